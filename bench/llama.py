@@ -42,10 +42,14 @@ class Llama:
         done = subprocess.run([self.lime, "tokenize", "--model", self.model, "--json"], input=PROMPT, stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)["ids"]
 
-    def command(self, text, uncounted):
-        """A command that follows `text` after PROMPT. No page of the GGUF file is cached then."""
+    def text(self, tokens):
+        """So many greedy ids of LIME after PROMPT."""
+        return json.loads(call([self.lime, "run", "--model", self.model, "--prompt", PROMPT, "--max-tokens", tokens, "--ignore-eos", "--json"]))["token_ids"]
+
+    def command(self, text, uncounted, streams=1):
+        """A command that follows `text` after PROMPT, in so many sequences at once. No page of the GGUF file is cached then."""
         exact = json.loads((self.model / "config.json").read_text()).get("torch_dtype") == "float32"
-        self.call_file.write_text(json.dumps({"prompt": self.prompt(), "text": text, "uncounted": uncounted, "exact": exact}))
+        self.call_file.write_text(json.dumps({"prompt": self.prompt(), "text": text, "uncounted": uncounted, "exact": exact, "streams": streams}))
         with open(self.gguf, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return [self.node, pathlib.Path(__file__).with_suffix(".mjs"), self.packages, self.gguf, self.call_file]
@@ -72,8 +76,7 @@ def main():
         parser.error(f"--tokens is at least {FEWEST_TOKENS}")
     try:
         llama = Llama(flags.packages, flags.binaries, flags.model)
-        run = [llama.lime, "run", "--model", flags.model, "--prompt", PROMPT, "--max-tokens", flags.tokens, "--ignore-eos", "--json"]
-        text = json.loads(call(run))["token_ids"]
+        text = llama.text(flags.tokens)
         answer = json.loads(call(llama.command(text, flags.tokens // 2)))
         apart = llama.apart(text, answer["logprobs"])
     except (RuntimeError, gguf.Unsupported) as why:

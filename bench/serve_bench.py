@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """What HTTP costs: time for a token of `lime serve` beside `lime run`, with 1 and 8 streams, and the first token of a chat's second turn.
 
-    bench/serve_bench.py BIN_DIR OUT_DIR [--model DIR] [--rounds N] [--tokens N]
+    bench/serve_bench.py BIN_DIR OUT_DIR [--model DIR] [--rounds N] [--tokens N] [--llama PACKAGES]
 
 Server and `lime run` take turns, so that both see the same machine, and each holds its weights alone: how fast they can be read depends on
 the pages of memory that a process got, and of two at once one would always get the worse ones. A ratio is that of the medians of all
-rounds. Times of the server are those that its client sees. OUT_DIR/serve.json has every round.
+rounds. Times of the server are those that its client sees. With --llama, llama.cpp takes its turn too, one sequence and 8 in a batch: in the package of npm that
+bench/README.md names, which has no server, so its times have no HTTP. OUT_DIR/serve.json has every round.
 """
 import argparse
 import json
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 
+import llama as llama_cpp
 from report import answer, call, heading, table, verdict
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -116,8 +118,10 @@ def second_turn(server, number):
     return {"ttft_ms": turn["ttft_ms"], "rows_ms": alone["ttft_ms"], "step_ms": turn["ms_per_token"], "rows": rows, "cached": cached}
 
 
-def measure(binaries, out, model, rounds, tokens):
-    found = {f"{kind}_{count}": [] for kind in ("run", "serve") for count in (1, STREAMS)} | {"second_turn": []}
+def measure(binaries, out, model, rounds, tokens, llama=None):
+    """`llama`: llama_cpp.Llama of the model, or None."""
+    kinds = ("run", "serve", "llama") if llama else ("run", "serve")
+    found = {f"{kind}_{count}": [] for kind in kinds for count in (1, STREAMS)} | {"second_turn": []}
 
     def of_run():
         for count in (1, STREAMS):
@@ -130,8 +134,15 @@ def measure(binaries, out, model, rounds, tokens):
                 found[f"serve_{count}"].append(serve_ms(server, count, tokens))
             found["second_turn"].append(second_turn(server, number))
 
+    def of_llama():
+        text = llama.text(tokens)
+        for count in (1, STREAMS):
+            answered = json.loads(call(llama.command(text, 1, count)))
+            found[f"llama_{count}"].append(answered["ms_per_token"])
+
+    turns = [of_run, of_server, *([of_llama] if llama else [])]
     for number in range(rounds):
-        for turn in (of_run, of_server) if number % 2 == 0 else (of_server, of_run):
+        for turn in turns if number % 2 == 0 else reversed(turns):
             turn()
     return found
 
@@ -140,8 +151,10 @@ def show(found):
     rows = []
     for count in (1, STREAMS):
         run, serve = (statistics.median(found[f"{kind}_{count}"]) for kind in ("run", "serve"))
-        rows.append([f"{count} stream{'' if count == 1 else 's'}", f"{run:.3f} ms", f"{serve:.3f} ms", f"{serve / run:.3f}", verdict(round(serve / run, 3), OVERHEAD_GOAL[count], at_least=False)])
-    table(["a token", "lime run", "lime serve", "ratio", "goal"], rows)
+        beside = [f"{statistics.median(found[f'llama_{count}']):.3f} ms"] if "llama_1" in found else []
+        rows.append([f"{count} stream{'' if count == 1 else 's'}", f"{run:.3f} ms", f"{serve:.3f} ms", f"{serve / run:.3f}",
+                     verdict(round(serve / run, 3), OVERHEAD_GOAL[count], at_least=False), *beside])
+    table(["a token", "lime run", "lime serve", "ratio", "goal", *(["llama.cpp, no server"] if "llama_1" in found else [])], rows)
     turn = {name: statistics.median(one[name] for one in found["second_turn"]) for name in found["second_turn"][0]}
     limit = turn["step_ms"] + turn["rows_ms"]
     table(["second turn of a chat", "cached", "new rows", "first token", "a step and the new rows", "ratio", "goal"],
@@ -163,10 +176,12 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, help="a checkpoint; without it a random one of a few milliseconds a token")
     parser.add_argument("--rounds", type=int, default=9, help="(%(default)s)")
     parser.add_argument("--tokens", type=int, default=256, help="(%(default)s)")
+    parser.add_argument("--llama", type=pathlib.Path, help="folder in which npm installed node-llama-cpp (bench/README.md)")
     flags = parser.parse_args()
     flags.out.mkdir(parents=True, exist_ok=True)
     model = flags.model or small_model(flags.binaries, flags.out)
-    found = measure(flags.binaries, flags.out, model, flags.rounds, flags.tokens)
+    beside = llama_cpp.Llama(flags.llama, flags.binaries, model) if flags.llama else None
+    found = measure(flags.binaries, flags.out, model, flags.rounds, flags.tokens, beside)
     (flags.out / "serve.json").write_text(json.dumps(found, indent=1))
     show(found)
 
