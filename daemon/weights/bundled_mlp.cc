@@ -12,11 +12,13 @@
 namespace lime {
 namespace {
 
-constexpr Names<Activation, 5> kActivationNames{{{Activation::kSilu, "SiLU"},
+constexpr Names<Activation, 7> kActivationNames{{{Activation::kSilu, "SiLU"},
                                                  {Activation::kRelu, "ReLU"},
                                                  {Activation::kGelu, "GELU"},
                                                  {Activation::kGeluTanh, "GELU (tanh)"},
-                                                 {Activation::kClampedSwiglu, "clamped SwiGLU"}}};
+                                                 {Activation::kClampedSwiglu, "clamped SwiGLU"},
+                                                 {Activation::kFatRelu, "FATReLU"},
+                                                 {Activation::kDoubleRelu, "dReLU"}}};
 
 struct CodeFormat {
   int bits = 0;
@@ -72,7 +74,7 @@ std::string BundledMlp::FileName() const {
 }
 
 absl::StatusOr<std::vector<BundledMlp>> BundledMlps(const ModelSpec& spec, std::string_view name) {
-  if (spec.config.activation != Activation::kRelu)
+  if (!MakesZeros(spec.config.activation))
     return Invalid(Text(name), ": its MLPs use ", Text(kActivationNames.Of(spec.config.activation)),
                    ", whose results are never exactly zero; bundles need ReLU; leave out --bundles");
   std::vector<BundledMlp> mlps;

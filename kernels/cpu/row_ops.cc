@@ -250,6 +250,15 @@ struct ClampedSwiglu {
   }
 };
 
+struct FatRelu {
+  F32x16 threshold;
+  HWY_INLINE F32x16 operator()(F32x16 gate, F32x16 up) const { return Mul(ZeroUpTo(threshold, gate), up); }
+};
+
+struct DoubleRelu {
+  HWY_INLINE F32x16 operator()(F32x16 gate, F32x16 up) const { return Mul(ZeroIfNegative(gate), ZeroIfNegative(up)); }
+};
+
 // Sixteen values of gate and up from a row of each. `up` is null for a plain activation.
 struct TwoRows {
   const float* gate;
@@ -293,6 +302,10 @@ HWY_INLINE void WithActivation(Activation activation, float limit, const Fn& fn)
       return fn(Form<GeluTanhOf>());
     case Activation::kClampedSwiglu:
       return fn(ClampedSwiglu{Set(limit)});
+    case Activation::kFatRelu:
+      return fn(FatRelu{Set(limit)});
+    case Activation::kDoubleRelu:
+      return fn(DoubleRelu());
   }
 }
 
@@ -398,9 +411,13 @@ void ScaleHeads(ThreadPool& pool, const HeadShape& shape, float* x, const float*
 HWY_EXPORT(ActivationRow);
 HWY_EXPORT(AlternatingRow);
 
+constexpr bool NeedsUp(Activation activation) {
+  return activation == Activation::kClampedSwiglu || activation == Activation::kFatRelu || activation == Activation::kDoubleRelu;
+}
+
 void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
                      int64_t in_stride, void* out, DType out_dtype, int64_t out_stride, float limit) {
-  LIME_CHECK(up != nullptr || activation != Activation::kClampedSwiglu);
+  LIME_CHECK(up != nullptr || !NeedsUp(activation));
   const int64_t row_bytes = out_stride * ElementBytes(out_dtype);
   ParallelRows(pool, tokens, n, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(ActivationRow)

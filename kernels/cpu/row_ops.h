@@ -94,10 +94,12 @@ void ScaleHeads(ThreadPool& pool, const HeadShape& shape, float* x, const float*
 //   kGelu           x times the normal distribution of x
 //   kGeluTanh       x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3)))
 //   kClampedSwiglu  (u + 1) * g * sigmoid(1.702 g) with g = min(gate, limit), u = up within +-limit
+//   kFatRelu        0 for x <= limit, else x
+//   kDoubleRelu     kRelu of gate and of up
 
 // out[t][i] = round(act(gate[t][i]) * up[t][i]); without the product if `up` is null.   gate, up:
 // fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements in each row. `limit`:
-// of kClampedSwiglu, which needs `up`.
+// of kClampedSwiglu and kFatRelu.  REQUIRES: up, for the last three
 void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
                      int64_t in_stride, void* out, DType out_dtype, int64_t out_stride, float limit = 0);
 

@@ -37,7 +37,7 @@ absl::Status MlpBlock::CheckSparse(const Workspace& ws) const {
   const auto refuse = [&](const auto&... why) { return absl::UnimplementedError(absl::StrCat("the MLP of layer ", layer_, ": ", why...)); };
   if (ws.rows > ws.sparse_rows || !ws.strips)
     return refuse("a batch of ", ws.rows, " rows, but sparse MLPs have memory for ", ws.sparse_rows);
-  if (config_.activation != Activation::kRelu) return refuse("it has no ReLU, so no neuron is zero");
+  if (!MakesZeros(config_.activation)) return refuse("it has no ReLU, so no neuron is zero");
   if (layer_gate_.outputs > 0) return refuse("its layer has inputs of its own, which have no sparse form");
   if (gated() && bound_up_.weight.IsPacked() && bound_up_.weight.dtype != DType::kU32)
     return refuse("there is no kernel for single rows of mxfp4 or FP8");
@@ -59,8 +59,9 @@ absl::StatusOr<std::span<const int32_t>> MlpBlock::DecideNeurons(Workspace& ws) 
   const int64_t n = up_.outputs;
   progress = {.layer = layer_, .decided = true};
   if (gated()) {
+    const float threshold = static_cast<float>(config_.activation_limit);  // 0 but for FATReLU
     progress.active = FindColumns(
-        ws.gate, ws.rows, n, [](float gate) { return !(gate <= 0); }, ws.neurons);
+        ws.gate, ws.rows, n, [&](float gate) { return !(gate <= threshold); }, ws.neurons);
   } else {
     Activate(ws);  // what counts is the activation that is stored
     WithWorkingType(ws.dtype, [&](auto type) {
@@ -102,7 +103,8 @@ void MlpBlock::ActivateNeurons(Workspace& ws, std::span<const int32_t> ids) cons
   LinearRows(ws.pool, ws.linear, *ws.strips, input, ws.dtype, ws.rows, bound_up_.weight, bound_up_.bias, {ws.up_rows, ids.size()}, ws.up,
              n);
   TakeColumns(ws.gate, ws.rows, n, ids);
-  GatedActivation(ws.pool, config_.activation, ws.gate, ws.up, ws.rows, std::ssize(ids), n, ws.mixed, ws.dtype, n);
+  GatedActivation(ws.pool, config_.activation, ws.gate, ws.up, ws.rows, std::ssize(ids), n, ws.mixed, ws.dtype, n,
+                  static_cast<float>(config_.activation_limit));
 }
 
 absl::Status MlpBlock::ForwardNeurons(Workspace& ws, std::span<const NeuronInMemory> neurons) const {

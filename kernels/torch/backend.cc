@@ -98,11 +98,13 @@ struct MlpBlock {
   std::optional<LinearWeight> gate;  // nothing in a two-matrix MLP
   LinearWeight up, down;
   Activation activation = Activation::kSilu;
+  double activation_limit = 0;
   double residual_multiplier = 1;
 
   at::Tensor Forward(const at::Tensor& x) const {
     const at::Tensor normed = norm.Forward(x), wide = Linear(normed, up);  // [tokens, hidden], [tokens, intermediate]
-    const at::Tensor mixed = gate ? GatedActivation(Linear(normed, *gate), wide, activation) : PlainActivation(wide, activation);
+    const at::Tensor mixed =
+        gate ? GatedActivation(Linear(normed, *gate), wide, activation, activation_limit) : PlainActivation(wide, activation);
     return Add(x, Linear(mixed.to(x.scalar_type()), down), residual_multiplier);
   }
 };
@@ -247,8 +249,7 @@ absl::Status CheckSupported(const ModelConfig& config, const BackendOptions& opt
   if (config.parallel_halves) return Unsupported("halves of a layer that read the same input");
   if (config.score_cap != 0 || config.logits_cap != 0) return Unsupported("caps of scores or logits");
   if (config.qk_norm_all_heads) return Unsupported("norms over all heads of q and k");
-  if (config.activation != Activation::kSilu && config.activation != Activation::kRelu)
-    return Unsupported("activations other than SiLU and ReLU");
+  if (config.activation != Activation::kSilu && !MakesZeros(config.activation)) return Unsupported("activations other than SiLU and ReLU");
   for (const RopeConfig& rope : config.ropes) {
     if (rope.query_beta != 0) return Unsupported("queries that grow with the position");
     if (rope.type == RopeType::kLongRope) return Unsupported("the rotation longrope");
@@ -431,6 +432,7 @@ class TorchBackend final : public Backend {
                        .up = reader.Layer(TensorRole::kUp, config.hidden_size),
                        .down = reader.Layer(TensorRole::kDown, config.layer(block.id.layer).intermediate_size),
                        .activation = config.activation,
+                       .activation_limit = config.activation_limit,
                        .residual_multiplier = config.residual_multiplier};
         if (reader.Has(TensorRole::kGate)) mlp_[layer].gate = reader.Layer(TensorRole::kGate, config.hidden_size);
         break;

@@ -126,7 +126,9 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor
   return at::stack(out).to(kv.pages.scalar_type());
 }
 
-at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation, double limit) {
+  if (activation == Activation::kFatRelu) return at::threshold(gate, limit, 0) * up;
+  if (activation == Activation::kDoubleRelu) return at::relu(gate) * at::relu(up);
   return PlainActivation(gate, activation) * up;
 }
 

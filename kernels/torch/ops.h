@@ -58,8 +58,8 @@ void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots,
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window,
                   double scale = 0);
 
-// gate, up: [rows, n] fp32.   Return [rows, n] fp32.
-at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation);
+// gate, up: [rows, n] fp32.   Return [rows, n] fp32.   limit: threshold of kFatRelu
+at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation, double limit = 0);
 at::Tensor PlainActivation(const at::Tensor& x, Activation activation);
 
 // tokens, positions: [rows] int32.   position_table: [positions + offset, hidden] or undefined.

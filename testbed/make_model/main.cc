@@ -23,7 +23,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--out", flags.out, "Folder to write")->required();
   app.add_option("--family", config.family,
                  "llama, mistral, qwen2, qwen3, opt, qwen3_5, smollm3, granite, phi3, ministral3, qwen3_moe, qwen3_5_moe, qwen3_next, "
-                 "mixtral, minimax_m2, glm4_moe, gpt_oss (in mxfp4), gemma4 or glm4_moe_lite")
+                 "mixtral, minimax_m2, glm4_moe, gpt_oss (in mxfp4), gemma4, glm4_moe_lite, sparsellama (FATReLU) or bamboo (dReLU)")
       ->capture_default_str();
   app.add_option("--layers", config.num_layers)->capture_default_str();
   app.add_option("--hidden", config.hidden_size)->capture_default_str();

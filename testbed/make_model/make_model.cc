@@ -102,6 +102,7 @@ void AddRope(const ModelShape& config, ordered_json& json) {
 // The family's own activation instead of silu, if it has one.
 const char* ActivationName(const ModelShape& config, const Family& family) {
   if (config.activation == Activation::kRelu) return "relu";
+  if (family.name == "bamboo") return "relu";  // of gate and up
   return family.defaults.activation != nullptr ? family.defaults.activation : "silu";
 }
 
@@ -178,6 +179,7 @@ void AddLatents(const ModelShape& config, ordered_json& json) {
 
 void AddGatedFields(const ModelShape& config, const Family& family, ordered_json& json) {
   json[family.activation] = ActivationName(config, family);
+  if (json[family.activation] == "fatrelu") json["hidden_act_param"] = 0.01;
   json["intermediate_size"] = config.intermediate_size;
   json["num_key_value_heads"] = config.num_kv_heads;
   json["head_dim"] = config.head_dim != 0 ? config.head_dim : config.hidden_size / std::max<int64_t>(1, config.num_heads);

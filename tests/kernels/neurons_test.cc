@@ -69,6 +69,11 @@ std::string ConfigOf(const NamedModel& model) {
     return "{" + sizes + R"("architectures": ["FalconForCausalLM"], "model_type": "falcon", "activation": "relu", "bias": true,
       "ffn_hidden_size": )" +
            neurons + "}";
+  if (family == "fatrelu" || family == "drelu")
+    return "{" + sizes +
+           (family == "drelu" ? R"("model_type": "bamboo", "hidden_act": "relu",)"
+                              : R"("model_type": "sparsellama", "hidden_act": "fatrelu", "hidden_act_param": 0.25,)") +
+           R"("num_key_value_heads": 2, "rms_norm_eps": 1e-5, "intermediate_size": )" + neurons + "}";
   return "{" + sizes + R"("architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0, "hidden_act": ")" +
          (family == "silu" ? "silu" : "relu") + R"(", "intermediate_size": )" + neurons + "}";
@@ -285,6 +290,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(NamedModel{"opt_f32", "opt", "float32"}, NamedModel{"opt_f16", "opt", "float16"},
                       NamedModel{"opt_bf16", "opt", "bfloat16"}, NamedModel{"opt_folds", "opt", "bfloat16", 4500},
                       NamedModel{"llama_bf16", "llama", "bfloat16"}, NamedModel{"llama_f16_folds", "llama", "float16", 2112},
+                      NamedModel{"fatrelu_bf16", "fatrelu", "bfloat16"}, NamedModel{"drelu_f32", "drelu", "float32"},
                       NamedModel{"falcon_bf16", "falcon", "bfloat16"}, NamedModel{"falcon_f32", "falcon", "float32"},
                       NamedModel{"opt_q4", "opt", "bfloat16", 160, 4}, NamedModel{"llama_q3", "llama", "float16", 160, 3},
                       NamedModel{"llama_q6", "llama", "bfloat16", 160, 6}, NamedModel{"llama_q8", "llama", "float32", 160, 8}),

@@ -170,6 +170,29 @@ TEST(ActivationTest, GeluIsAccurateAndKeepsSpecialValues) {
   }
 }
 
+TEST(ActivationTest, FatReluKeepsWhatIsAboveItsThreshold) {
+  ThreadPool pool(1);
+  const float above = std::nextafter(0.25f, 1.0f);
+  const float gate[] = {0.25f, above, -3.0f, 0.1f, 7.0f, kNaN, kInfinity, -0.0f}, up[] = {2, 2, 5, -1, -0.5f, 1, 2, -2};
+  float y[8];
+  GatedActivation(pool, Activation::kFatRelu, gate, up, 1, 8, 0, y, DType::kF32, 0, 0.25f);
+  EXPECT_EQ(std::vector<float>(y, y + 5), (std::vector<float>{0, 2 * above, 0, 0, -3.5f}));
+  EXPECT_TRUE(std::isnan(y[5]));
+  EXPECT_EQ(y[6], kInfinity);
+  EXPECT_EQ(y[7], 0);
+}
+
+TEST(ActivationTest, DoubleReluIsZeroWhereEitherFactorIs) {
+  ThreadPool pool(1);
+  const float gate[] = {2, 2, -2, -2, kNaN, 3, 0, kInfinity}, up[] = {3, -3, 3, -3, 1, kNaN, 5, 2};
+  float y[8];
+  GatedActivation(pool, Activation::kDoubleRelu, gate, up, 1, 8, 0, y, DType::kF32, 0);
+  EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{6, 0, 0, 0}));
+  EXPECT_TRUE(std::isnan(y[4]) && std::isnan(y[5]));
+  EXPECT_EQ(y[6], 0);
+  EXPECT_EQ(y[7], kInfinity);
+}
+
 // Of both forms; NaN stays in its element, and infinities are clamped.
 TEST(ActivationTest, ClampedSwigluMatchesFp64WhereGateAndUpAlternateOrNot) {
   constexpr float kLimit = 1.5f;

@@ -32,7 +32,7 @@ inline std::string Qwen35Like(const std::string& layer_types) {
 }
 
 // config.json of "llama", "qwen3", "opt", "qwen3_5" (linear attention, then attention), "gates"
-// (qwen3_5 without linear attention), or "mistral_N" with a window of N.
+// (qwen3_5 without linear attention), "fatrelu", "drelu", or "mistral_N" with a window of N.
 inline std::string RandomModelConfig(const std::string& name) {
   if (name == "qwen3_5") return Qwen35Like(R"("linear_attention", "full_attention")");
   if (name == "gates") return Qwen35Like(R"("full_attention", "full_attention")");
@@ -40,6 +40,12 @@ inline std::string RandomModelConfig(const std::string& name) {
     return LlamaLike(R"("architectures": ["LlamaForCausalLM"], "model_type": "llama")", R"("dtype": "bfloat16", "head_dim": 64)");
   if (name == "qwen3")
     return LlamaLike(R"("architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3")", R"("dtype": "float16", "head_dim": 32)");
+  if (name == "fatrelu")
+    return LlamaLike(R"("architectures": ["SparseLlamaForCausalLM"], "model_type": "sparsellama")",
+                     R"("dtype": "bfloat16", "head_dim": 24, "hidden_act": "fatrelu", "hidden_act_param": 0.25)");
+  if (name == "drelu")
+    return LlamaLike(R"("architectures": ["BambooForCausalLM"], "model_type": "bamboo")",
+                     R"("dtype": "bfloat16", "head_dim": 24, "hidden_act": "relu")");
   if (name == "opt") {
     return R"({"architectures": ["OPTForCausalLM"], "model_type": "opt", "dtype": "float32", "num_hidden_layers": 2, "hidden_size": 96,
       "word_embed_proj_dim": 96, "num_attention_heads": 4, "ffn_dim": 160, "vocab_size": 300, "max_position_embeddings": 1024,

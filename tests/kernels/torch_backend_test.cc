@@ -134,7 +134,8 @@ TEST_P(TorchBackendTest, RowsOfTheEmbeddingAreThoseOfTheTable) {
   EXPECT_TRUE(std::ranges::equal(backend->Hidden(), expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TorchBackendTest, ::testing::Values("llama", "qwen3", "opt", "options", "mistral_20"),
+INSTANTIATE_TEST_SUITE_P(Families, TorchBackendTest,
+                         ::testing::Values("llama", "qwen3", "opt", "options", "mistral_20", "fatrelu", "drelu"),
                          [](const auto& info) { return info.param; });
 
 TEST(TorchBackendOptionsTest, WhatItDoesNotDoIsRefused) {

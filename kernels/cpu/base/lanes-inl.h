@@ -127,6 +127,12 @@ HWY_INLINE F32x16 ZeroIfNegative(F32x16 a) {
   return a;
 }
 
+// 0 where a <= threshold, else a.
+HWY_INLINE F32x16 ZeroUpTo(F32x16 threshold, F32x16 a) {
+  LIME_EACH_VEC(i) a.v[i] = hn::IfThenElse(hn::Le(a.v[i], threshold.v[i]), hn::Zero(LaneTag()), a.v[i]);
+  return a;
+}
+
 // ---- Loads and stores of working dtypes
 
 HWY_INLINE LaneVec LoadVec(const float* p) {

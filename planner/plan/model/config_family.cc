@@ -83,6 +83,11 @@ absl::StatusOr<Architecture> FindArchitecture(const json& text, std::string_view
   const auto type = text.find("model_type");
   if (type != text.end() && type->is_string() && !type->get_ref<const std::string&>().empty()) {
     const Family* const by_type = FindModelType(type->get_ref<const std::string&>());
+    if (by_name.family != nullptr && by_name.family->only_its_types && by_type != by_name.family) {
+      return Unsupported(
+          name, absl::StrCat("architecture \"", Text(by_name.name), "\" with model_type \"", type->get<std::string>().substr(0, 80), "\""),
+          SupportedArchitectures());
+    }
     if (by_type != nullptr) return by_type == by_name.family ? by_name : Architecture{by_type, by_type->architectures.front()};
     return Unsupported(name, absl::StrCat("model_type \"", type->get<std::string>().substr(0, 80), "\""), SupportedArchitectures());
   }

@@ -137,6 +137,7 @@ struct Family {
   // layers, and max_position_embeddings includes it.
   double sliding_theta = 0;
   std::string_view layer_list = "layers.";  // what begins the names of a layer's tensors, before its number
+  bool only_its_types = false;              // another model_type with its architecture is another model
   bool falcon_heads = false;                // multi_query, new_decoder_architecture and their fields are read
   bool scales_embedding = false;            // embedding_multiplier is sqrt(hidden_size), rounded to the working dtype
   bool latent_attention = false;            // kv_lora_rank and its fields are read (LatentAttentionConfig)

@@ -33,7 +33,7 @@ constexpr double kMaxEps = 1e6;
 absl::StatusOr<Activation> ParseActivation(const std::string& spelled, std::string_view name) {
   if (const std::optional<Activation> known = config::ActivationNamed(spelled)) return *known;
   return Unsupported(name, absl::StrCat("activation \"", spelled.substr(0, 80), "\""),
-                     "silu, relu, gelu and gelu_pytorch_tanh are supported");
+                     "silu, relu, fatrelu, gelu and gelu_pytorch_tanh are supported");
 }
 
 // `of_class`: the value of a missing field; 0: it must be there.
@@ -82,16 +82,23 @@ absl::Status ReadOptions(const json& root, std::string_view name, const Family& 
   }
   if (family.falcon_heads) config.parallel_norms = FalconHasTwoNorms(fields);
   if (family.scales_embedding) config.embedding_multiplier = std::sqrt(static_cast<double>(config.hidden_size));
-  if (config.activation == Activation::kClampedSwiglu) {  // which config.json calls by the activation that it clamps
-    const std::string clamped = fields.StringOr(family.activation, "silu");
-    if (fields.status().ok() && clamped != "silu")
-      return Unsupported(name, absl::StrCat("activation \"", clamped.substr(0, 80), "\""), "silu is supported");
+  if (config.activation == Activation::kClampedSwiglu || config.activation == Activation::kDoubleRelu) {
+    // config.json names the function within: what is clamped, or what both factors pass through.
+    const char* const supported = config.activation == Activation::kDoubleRelu ? "relu" : "silu";
+    const std::string within = fields.StringOr(family.activation, "silu");
+    if (fields.status().ok() && within != supported)
+      return Unsupported(name, absl::StrCat("activation \"", within.substr(0, 80), "\""), absl::StrCat(supported, " is supported"));
     return fields.status();
   }
   const char* const usual = config.activation == Activation::kRelu ? "relu" : "silu";
   const std::string activation =
       fields.StringOr(family.activation, family.defaults.activation != nullptr ? family.defaults.activation : usual);
   LIME_RETURN_IF_ERROR(fields.status());
+  if (activation == "fatrelu" && config.gated_mlp) {
+    config.activation = Activation::kFatRelu;
+    config.activation_limit = fields.Double("hidden_act_param", 0, kMaxFactor);
+    return fields.status();
+  }
   LIME_ASSIGN_OR_RETURN(config.activation, ParseActivation(activation, name));
   return absl::OkStatus();
 }

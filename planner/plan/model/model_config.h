@@ -20,7 +20,14 @@ enum class Activation {
   kGelu,           // x * (1 + erf(x / sqrt(2))) / 2
   kGeluTanh,       // its approximation with tanh
   kClampedSwiglu,  // gate and up clamped: (up + 1) * gate * sigmoid(1.702 * gate) (gpt-oss)
+  kFatRelu,        // x if it is above a threshold, else 0 (ProSparse)
+  kDoubleRelu,     // of gate and up: max(gate, 0) * max(up, 0), dReLU (TurboSparse)
 };
+
+// Whether it makes exact zeros, of which no product needs to be computed.
+constexpr bool MakesZeros(Activation activation) {
+  return activation == Activation::kRelu || activation == Activation::kFatRelu || activation == Activation::kDoubleRelu;
+}
 
 enum class NormKind : uint8_t { kRms, kLayer };
 
@@ -185,7 +192,7 @@ struct ModelConfig {
   double logits_divisor = 1;
   double score_cap = 0;         // scores are cap * tanh(score / cap); 0: they are not capped
   double logits_cap = 0;        // the same of logits
-  double activation_limit = 0;  // of Activation::kClampedSwiglu
+  double activation_limit = 0;  // of Activation::kClampedSwiglu; of kFatRelu: its threshold
   bool after_norms = false;     // kAfterNorm in both halves of a layer
   // Both halves of a layer read the residual stream before it (Falcon). The attention half computes
   // the input of the MLP half, which has no norm.

@@ -104,7 +104,7 @@ TEST(ModelConfigTest, NamesWhatIsUnsupported) {
   EXPECT_THAT(Error(config), HasSubstr("m/config.json: architecture \"MambaForCausalLM\" is not supported; LlamaForCausalLM, "));
   config = Llama();
   config["hidden_act"] = "quick_gelu";
-  EXPECT_THAT(Error(config), HasSubstr("activation \"quick_gelu\" is not supported; silu, relu, gelu and gelu_pytorch_tanh are"));
+  EXPECT_THAT(Error(config), HasSubstr("activation \"quick_gelu\" is not supported; silu, relu, fatrelu, gelu and gelu_pytorch_tanh are"));
   config["hidden_act"] = "gelu";
   EXPECT_EQ(Parse(config)->activation, Activation::kGelu);
 }

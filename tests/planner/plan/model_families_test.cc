@@ -379,6 +379,40 @@ std::vector<std::string> NamesOf(const ModelSpec& spec, BlockId block) {
   return names;
 }
 
+json LlamaLike(const char* architecture, const char* type, const char* activation) {
+  return {{"architectures", {architecture}}, {"model_type", type},       {"hidden_act", activation}, {"hidden_size", 64},
+          {"intermediate_size", 96},         {"num_attention_heads", 4}, {"num_hidden_layers", 2},   {"vocab_size", 300},
+          {"num_key_value_heads", 2}};
+}
+
+// With another model_type, the class is that of a model with sparse attention.
+TEST(ModelFamiliesTest, ProSparseHasFatReluWithAStatedThreshold) {
+  json config = LlamaLike("SparseLlamaForCausalLM", "sparsellama", "fatrelu");
+  config["hidden_act_param"] = 0.01;
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->activation, Activation::kFatRelu);
+  EXPECT_EQ(Parse(config)->activation_limit, 0.01);
+  for (const json& wrong : {json(-0.01), json("0.01"), json(nullptr)}) {
+    config["hidden_act_param"] = wrong;
+    EXPECT_THAT(Error(config), HasSubstr("hidden_act_param")) << wrong;
+  }
+  config.erase("hidden_act_param");
+  EXPECT_THAT(Error(config), HasSubstr("hidden_act_param"));
+  config["hidden_act_param"] = 0.01, config["model_type"] = "llama";
+  EXPECT_THAT(Error(config), HasSubstr(R"(architecture "SparseLlamaForCausalLM" with model_type "llama" is not supported)"));
+}
+
+TEST(ModelFamiliesTest, BambooPassesGateAndUpThroughRelu) {
+  json config = LlamaLike("BambooForCausalLM", "bamboo", "relu");
+  ASSERT_TRUE(Parse(config).ok()) << Error(config);
+  EXPECT_EQ(Parse(config)->activation, Activation::kDoubleRelu);
+  EXPECT_EQ(Parse(config)->layer(0).window, 4096);
+  config["hidden_act"] = "silu";
+  EXPECT_THAT(Error(config), HasSubstr(R"(activation "silu" is not supported; relu is supported)"));
+  config.erase("hidden_act");
+  EXPECT_THAT(Error(config), HasSubstr(R"(activation "silu")")) << "what the class does without the field";
+}
+
 TEST(ModelFamiliesTest, HalvesOfFalconAreParallelAndQkvIsOneMatrix) {
   const json config = Falcon();
   ASSERT_TRUE(Parse(config).ok()) << Error(config);

@@ -7,13 +7,14 @@ namespace lime {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kOptFamily, kQwen3_5Family, kSmolLm3Family, kGraniteFamily,
     kPhi3Family, kMinistral3Family, kQwen3MoeFamily, kQwen3_5MoeFamily, kQwen3NextFamily, kMixtralFamily, kMiniMaxM2Family, kGlm4MoeFamily,
-    kGemma3Family, kFalconFamily, kGptOssFamily, kGemma4Family, kGlm4MoeLiteFamily;
+    kGemma3Family, kFalconFamily, kGptOssFamily, kGemma4Family, kGlm4MoeLiteFamily, kSparseLlamaFamily, kBambooFamily;
 
 // In the order in which messages list them.
 inline constexpr const Family* kFamilies[] = {
-    &kLlamaFamily,     &kMistralFamily, &kQwen2Family,      &kQwen3Family,    &kOptFamily,        &kQwen3_5Family,   &kSmolLm3Family,
-    &kGraniteFamily,   &kPhi3Family,    &kMinistral3Family, &kQwen3MoeFamily, &kQwen3_5MoeFamily, &kQwen3NextFamily, &kMixtralFamily,
-    &kMiniMaxM2Family, &kGlm4MoeFamily, &kGemma3Family,     &kFalconFamily,   &kGptOssFamily,     &kGemma4Family,    &kGlm4MoeLiteFamily};
+    &kLlamaFamily,     &kMistralFamily, &kQwen2Family,       &kQwen3Family,       &kOptFamily,      &kQwen3_5Family,
+    &kSmolLm3Family,   &kGraniteFamily, &kPhi3Family,        &kMinistral3Family,  &kQwen3MoeFamily, &kQwen3_5MoeFamily,
+    &kQwen3NextFamily, &kMixtralFamily, &kMiniMaxM2Family,   &kGlm4MoeFamily,     &kGemma3Family,   &kFalconFamily,
+    &kGptOssFamily,    &kGemma4Family,  &kGlm4MoeLiteFamily, &kSparseLlamaFamily, &kBambooFamily};
 
 // Names that Mixtral and MiniMax share.
 inline constexpr TensorName kMixtralTensors[] = {
