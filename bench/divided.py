@@ -29,14 +29,14 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "testbed"))
 
+import planted_a3b  # noqa: E402
+from planted_a3b import EXPERT_BYTES, EXPERTS, LAYERS, OTHER_TEXT, TEXT  # noqa: E402
 from report import call, heading, mib, table, verdict  # noqa: E402
 from virtual import network  # noqa: E402
 from virtual.cluster import PORT, VirtualCluster  # noqa: E402
 from virtual.scaling import Overheads, ScaledDevice, device_profiles, pace_profile  # noqa: E402
 
 WIDTH = 8
-LAYERS, VOCAB = 48, 151936  # of Qwen3-30B-A3B
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, PER_TOKEN, EXPERT_WIDTH = 2048, 32, 4, 128, 128, 8, 768
 BOARD = {"memory": 15e9, "read_bytes_per_second": 100e9, "flops": 5e12, "block_overhead_ms": 0.02, "disk": 2e9, "disk_latency_ms": 0.1}
 LINK_MBIT, LINK_MS = 1000, 0.2
 HUB, FIRST_PORT = network.PREFIX + "1", 7101  # of the delays
@@ -45,7 +45,6 @@ OVERHEADS = Overheads(runtime=96 * MIB, activations=48 * MIB)
 GOAL = 1.4
 CONTEXT = 1024
 PROMPT = "Once upon a time"
-TEXT, OTHER_TEXT = 1, 2  # seeds of sampling
 LEAST_TOKENS = 8
 LEAST_VOCAB = 4096  # for routes like recorded ones
 
@@ -54,28 +53,17 @@ class DividedBench:
     def __init__(self, flags):
         self.flags, self.binaries, self.folder = flags, flags.binaries, flags.folder
         self.lime = flags.binaries / "lime"
-        self.model = self.make_model()
+        self.model = planted_a3b.make(self.binaries, self.folder, flags.layers, WIDTH, LEAST_VOCAB)
         self.devices = [self.device(name) for name in ("a", "b")]
         self.profiles = device_profiles(self.devices, OVERHEADS, LINK_MBIT / WIDTH / flags.slower, LINK_MS * flags.slower)
-
-    def make_model(self):
-        layers = self.flags.layers
-        model = self.folder / f"planted-a3b-{layers}-divided-by-{WIDTH}"
-        if not (model / "config.json").exists():
-            call([self.binaries / "make_model", "--out", model, "--family", "qwen3_moe", "--routes", "planted", "--layers", layers, "--hidden", HIDDEN // WIDTH,
-                  "--heads", HEADS // WIDTH, "--kv-heads", max(1, KV_HEADS // WIDTH), "--head-dim", HEAD_DIM, "--experts", EXPERTS, "--experts-per-token", PER_TOKEN,
-                  "--expert-intermediate", EXPERT_WIDTH // WIDTH, "--intermediate", 6144 // WIDTH, "--vocab", max(LEAST_VOCAB, VOCAB * layers // LAYERS // WIDTH), "--positions", 4096,
-                  "--rope-theta", 1000000])
-        return model
 
     def device(self, name):
         """The share of the layers that is left has the same share of the memory. A disk has a latency beside its rate, which the limit of reads does not imitate: its
         rate is lower instead, by the latency for every expert."""
         by, slower, layers = WIDTH**2, self.flags.slower, self.flags.layers / LAYERS
-        expert = 3 * HIDDEN * EXPERT_WIDTH * 2
-        read_ms = 1e3 * expert / BOARD["disk"] + BOARD["disk_latency_ms"]
+        read_ms = 1e3 * EXPERT_BYTES / BOARD["disk"] + BOARD["disk_latency_ms"]
         return ScaledDevice(name, int(BOARD["memory"] * layers / by), BOARD["read_bytes_per_second"] / by / slower, BOARD["flops"] / by / slower,
-                            BOARD["block_overhead_ms"] * slower, 1e3 * expert / by / (read_ms * slower), 0.0)
+                            BOARD["block_overhead_ms"] * slower, 1e3 * EXPERT_BYTES / by / (read_ms * slower), 0.0)
 
     # ---- Plans
 

@@ -34,14 +34,12 @@ import sys
 import cgroups
 import gguf
 import llama
-from report import call, heading, mib, table, verdict
+import planted_a3b
+from planted_a3b import EXPERT_BYTES, EXPERTS, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, OTHER_TEXT, PER_TOKEN, TEXT, VOCAB
+from report import heading, mib, table, verdict
 from streaming_paper import bytes_of
 
-LAYERS, VOCAB = 48, 151936  # of Qwen3-30B-A3B
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, PER_TOKEN, EXPERT_WIDTH = 2048, 32, 4, 128, 128, 8, 768
-EXPERT_BYTES = 3 * HIDDEN * EXPERT_WIDTH * 2
 MIB = 1 << 20
-TEXT, OTHER_TEXT = 1, 2  # seeds of sampling
 IN_MEMORY, ALL_STREAM, LLAMA, LLAMA_IN_MEMORY = "in memory", "all stream", "llama.cpp", "llama.cpp, in memory"
 RATIO_GOAL, HITS_GOAL, LLAMA_GOAL = 1.1, 0.03, 3
 NODE_BYTES = 64 << 20
@@ -51,21 +49,11 @@ class ExpertsBench:
     def __init__(self, flags):
         self.flags, self.binaries, self.folder = flags, flags.binaries, flags.folder
         self.lime, self.tokens = flags.binaries / "lime", flags.tokens
-        self.model = self.make_model()
+        self.model = planted_a3b.make(self.binaries, self.folder, flags.layers)
         self.memory = bytes_of(self.model) // 2 // MIB * MIB
         self.whole = bytes_of(self.model) // MIB * MIB + (1 << 30)
         self.llama = llama.Llama(flags.llama, self.binaries, self.model) if flags.llama else None
         self.disk = (cgroups.disk_of(self.folder), int(flags.disk * 1e6)) if flags.disk else None
-
-    def make_model(self):
-        layers = self.flags.layers
-        model = self.folder / f"planted-a3b-{layers}"
-        if not (model / "config.json").exists():
-            call([self.binaries / "make_model", "--out", model, "--family", "qwen3_moe", "--routes", "planted", "--layers", layers, "--hidden", HIDDEN,
-                  "--heads", HEADS, "--kv-heads", KV_HEADS, "--head-dim", HEAD_DIM, "--experts", EXPERTS, "--experts-per-token", PER_TOKEN,
-                  "--expert-intermediate", EXPERT_WIDTH, "--intermediate", 6144, "--vocab", VOCAB * layers // LAYERS, "--positions", 4096,
-                  "--rope-theta", 1000000])
-        return model
 
     # ---- Runs
 
