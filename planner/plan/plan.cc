@@ -196,6 +196,7 @@ absl::Status CheckWindow(const Plan& plan, int p, const std::string& name) {
   if (!(window == WindowOf(plan))) return Invalid("plan: ", name, " has another window than the parts before");
   if (!RetainsAllKv(plan) || SpillsKv(plan) || std::ranges::any_of(plan.parts, &PlanPart::is_kv))
     return Invalid("plan: ", name, " gives pages of KV back, which a plan with KV that is evicted or away does not support");
+  if (HasState(plan)) return Invalid("plan: ", name, " gives pages of KV back, which a plan with linear attention does not support");
   const int64_t pages_of_snapshots = int64_t{plan.sequences} * plan.state_snapshots * SnapshotPages(window);
   LIME_RETURN_IF_ERROR(CheckInt({name, ".window: pages of snapshots"}, pages_of_snapshots, 0, kMaxPartBytes / plan.page_bytes));
   return CheckInt({name, ".kv_pages"}, part.kv_pages, 0, plan.sequences * window.pages);

@@ -111,6 +111,7 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   const auto dimension = static_cast<double>(config.MostHeadDim());
   for (const char* key : kSwitches) LIME_RETURN_IF_ERROR(check(key, IsOff));
   for (const std::string_view key : family.refused) LIME_RETURN_IF_ERROR(check(key, IsOff));
+  if (family.layers == LayerPattern::kLinear) LIME_RETURN_IF_ERROR(check("use_sliding_window", IsOff));
   for (const TextField& field : family.texts) {
     const auto found = root.find(field.name);
     if (found != root.end() && !IsOff(*found) && *found != field.text) return Refuse(name, field.name, *found);

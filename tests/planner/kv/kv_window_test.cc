@@ -217,6 +217,12 @@ TEST(KvWindowTest, WindowsThatDoNotFitThePlanAreRefused) {
   EXPECT_THAT(refusal([&](Plan& p) { p = windows, p.model_key = plan.model_key; }),
               HasSubstr(absl::StrCat("parts[", full, "].window = 100, but attention 3 attends to all positions")));
   EXPECT_THAT(refusal([&](Plan& p) { p.retained_positions = 1024; }), HasSubstr("gives pages of KV back"));
+  const auto with_state = [](Plan& p) {
+    for (PlanPart& part : p.parts) {
+      if (part.block == BlockId{BlockKind::kAttention, 3}) part.block.kind = BlockKind::kLinearAttention;
+    }
+  };
+  EXPECT_THAT(refusal(with_state), HasSubstr("which a plan with linear attention does not support"));
 }
 
 }  // namespace

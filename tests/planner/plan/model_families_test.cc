@@ -73,6 +73,11 @@ TEST(ModelFamiliesTest, WhatQwen3_5DoesNotHaveIsRefused) {
   config["layer_types"] = json::array({"sliding_attention", "sliding_attention", "x", "x", "x"});
   EXPECT_THAT(Error(config), HasSubstr("\"sliding_attention\" is not supported; full_attention and linear_attention are supported"));
   config = Qwen3_5();
+  config["sliding_window"] = 8, config["use_sliding_window"] = false;
+  EXPECT_TRUE(Parse(config).ok()) << Error(config);
+  config["use_sliding_window"] = true;
+  EXPECT_THAT(Error(config), HasSubstr("\"use_sliding_window\" with the value true is not supported"));
+  config = Qwen3_5();
   config["linear_num_value_heads"] = 3;
   EXPECT_THAT(Error(config), HasSubstr("linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2"));
   config["linear_num_value_heads"] = 65536, config["linear_value_head_dim"] = 1024;
