@@ -92,6 +92,11 @@ class FakeDevices final : public Devices {
     absl::MutexLock lock(&mutex_);
     if (news_) news_(0, FailedNews{why});
   }
+  // From now on the devices keep their KV after a failure.
+  void KeepKv() {
+    absl::MutexLock lock(&mutex_);
+    keeps_kv_ = true;
+  }
   // The devices that answer after a failure.
   void SetFree(std::set<std::string> devices) {
     absl::MutexLock lock(&mutex_);
@@ -105,6 +110,11 @@ class FakeDevices final : public Devices {
     absl::MutexLock lock(&mutex_);
     return asked_;
   }
+  // Sequences whose KV the installed plan took over.
+  int64_t taken_over() const {
+    absl::MutexLock lock(&mutex_);
+    return taken_over_;
+  }
 
   absl::Status Install(Plan plan, const InstallOptions& options) override {
     absl::MutexLock lock(&mutex_);
@@ -115,6 +125,7 @@ class FakeDevices final : public Devices {
     }
     plan.epoch = plan_.epoch + 1;
     plan_ = std::move(plan);
+    taken_over_ = std::ssize(options.kv);
     std::map<int32_t, Slot> kept;
     for (const KvSequence& sequence : options.kv) {
       kept[sequence.to] = slots_.at(sequence.from);
@@ -157,7 +168,11 @@ class FakeDevices final : public Devices {
     absl::MutexLock lock(&mutex_);
     news_ = nullptr;
     orders_.clear();
-    slots_.clear();
+    if (!keeps_kv_) slots_.clear();
+  }
+  bool HaveKeptKv() override {
+    absl::MutexLock lock(&mutex_);
+    return keeps_kv_;
   }
   std::set<std::string> Free() override {
     absl::MutexLock lock(&mutex_);
@@ -233,9 +248,10 @@ class FakeDevices final : public Devices {
   std::map<int32_t, Slot> slots_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> free_ ABSL_GUARDED_BY(mutex_);
   SampledNews sampled_ ABSL_GUARDED_BY(mutex_);
-  bool held_ ABSL_GUARDED_BY(mutex_) = false, may_install_ ABSL_GUARDED_BY(mutex_) = true;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false, may_install_ ABSL_GUARDED_BY(mutex_) = true, keeps_kv_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0, next_step_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t retired_ ABSL_GUARDED_BY(mutex_) = 0, installs_ ABSL_GUARDED_BY(mutex_) = 0, asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t taken_over_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lime
