@@ -205,6 +205,16 @@ function(lime_program name)
   endif()
 endfunction()
 
+# lime_on_demand(targets...): no test of the gate needs them. They are built if they are asked for by
+# name or as the target on_demand, and with LIME_SOAK_TESTS always.
+add_custom_target(on_demand)
+function(lime_on_demand)
+  if(NOT LIME_SOAK_TESTS)
+    set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  add_dependencies(on_demand ${ARGN})
+endfunction()
+
 # Tests are compiled once and run once: what they call is optimised, they themselves are not, but
 # for those that compute for long.
 set(LIME_TEST_LEVEL 0)
