@@ -22,7 +22,7 @@ ALLOWED = (
     Allowed("tests/documents/shell.py", "time.sleep(0.05)", "until sshd listens, or has ended; 10 s"),
     Allowed("tests/integration/programs/loopback_sshd.h", "!Answers()", "until sshd answers; 10 s"),
     Allowed("tests/integration/programs/calls_test.cc", "!Handles(lime.pid(), signal)", "until lime handles the signal, as /proc tells; 10 s"),
-    Allowed("tests/integration/programs/cli_test.cc", "std::chrono::milliseconds(1)", "until lime has written the first files; half a minute"),
+    Allowed("tests/integration/programs/cli_prepare_test.cc", "std::chrono::milliseconds(1)", "until lime has written the first files; half a minute"),
     Allowed("tests/integration/programs/cli_test.cc", "lime.out().size() <= 20", "until lime has written some text; half a minute"),
     Allowed("tests/integration/programs/demo_test.cc", "if (ended == 0)", "until a daemon has ended, as waitpid tells; 5 s"),
     Allowed("tests/integration/programs/demo_test.cc", "demo.out().find", "until the demo has written its plan; 100 s"),
@@ -54,7 +54,7 @@ ALLOWED = (
     # ---- Moments and delays that differ, so that more orders of events are seen. Nothing waits for
     # them
     Allowed("tests/integration/programs/calls_test.cc", "std::chrono::milliseconds(milliseconds)", "the moment of an interrupt"),
-    Allowed("tests/integration/programs/cli_test.cc", "std::chrono::milliseconds(5 + 10 * i)", "the moment of a kill"),
+    Allowed("tests/integration/programs/cli_prepare_test.cc", "std::chrono::milliseconds(5 + 10 * i)", "the moment of a kill"),
     Allowed("tests/integration/serving_local_test.cc", "random() % 8", "the moment of a cancel"),
     Allowed("tests/integration/stage/stage_pressure_test.cc", "below(12)", "the moment at which the memory changes"),
     Allowed("tests/integration/stage/stage_cluster.h", "if (late)", "a message that is late"),

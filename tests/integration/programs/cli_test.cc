@@ -1,22 +1,21 @@
-// The command line as a user meets it: answers, JSON fields, exit codes, one clear sentence for
-// each bad input.
+// The command line as a user meets it: answers, JSON fields, exit codes.
 
 #include <signal.h>
 
 #include <chrono>
 #include <filesystem>
 #include <regex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/stores/block_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/base/bytes.h"
 #include "tests/cases.h"
 #include "tests/integration/models.h"
-#include "tests/integration/programs/lime_process.h"
+#include "tests/integration/programs/cli_fixture.h"
 
 namespace lime {
 namespace {
@@ -25,28 +24,6 @@ const std::string kFables = LIME_SOURCE_DIR "/models/lime-fables";
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-class CliTest : public ::testing::Test {
- protected:
-  void SetUp() override { ASSERT_TRUE(MakeModel(options_, model_).ok()); }
-
-  // Replaces one tensor's bytes, or the header, of the model's file.
-  void Patch(const std::function<void(std::string& header, std::string& data)>& change) {
-    const std::string path = model_ + "/model.safetensors", file = Slurp(path);
-    uint64_t size = 0;
-    std::memcpy(&size, file.data(), 8);
-    std::string header = file.substr(8, size), data = file.substr(8 + size);
-    change(header, data);
-    size = header.size();
-    WriteFile(path, std::string(reinterpret_cast<char*>(&size), 8) + header + data);
-  }
-
-  Answer Score() { return Call({"score", "--model", model_, "--ids", "1,2,3", "--json"}); }
-
-  MakeModelOptions options_;
-  TempDir dir_;
-  const std::string model_ = dir_ / "model";
-};
 
 TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
   const Answer answer =
@@ -119,29 +96,6 @@ TEST_F(CliTest, AnAnswerThatDoesNotReachStdoutIsAFailure) {
     EXPECT_EQ(WEXITSTATUS(std::system(words.c_str())), 1) << command;
     EXPECT_THAT(Slurp(dir_ / "full"), HasSubstr("cannot be written to stdout")) << command;
   }
-}
-
-TEST_F(CliTest, FlagsThatWouldDoNothingAreRefused) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "0"}), 2, "--max-tokens 0 is less than 1");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--plan", "p.json"}), 2, "--plan is for --cluster");
-  for (const char* flag : {"--no-kv-lending", "--no-remote-attention", "--no-memory-planner", "--no-replan"})
-    ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag}), 2, absl::StrCat(flag, " is for --cluster"));
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv-tokens", "64"}), 2, "--kv-tokens is for --cluster or --kv grow");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--online", "paper"}), 2, "--online is for --cluster");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--token-times"}), 2, "--token-times is a field of the answer of --json");
-  for (const char* flag : {"--patience", "--give-up"})
-    ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag, "5"}), 2, absl::StrCat("run: ", flag, " is for --cluster, and"));
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--insecure"}), 2, "--insecure is for --cluster");
-  ExpectRefused(Call({"profile", "--link-seconds", "1"}), 2, "--link-seconds is for --cluster");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--overwrite"}), 2, "--overwrite is for --trace");
-  WriteFile(dir_ / "c.toml", "[[device]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n");
-  for (const char* flag : {"--threads", "--chunk"}) {
-    ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--cluster", dir_ / "c.toml", flag, "2"}), 2,
-                  absl::StrCat(flag, " is for this machine alone, and changes nothing with --cluster"));
-  }
-  ExpectRefused(Call({"profile", "--cluster", dir_ / "c.toml", "--memory", "1GiB"}), 2, "--memory is for this machine alone");
-  ExpectRefused(Call({"push", "--cluster", dir_ / "c.toml", "--all", "--context", "9"}), 2, "--context is for planning now");
-  ExpectRefused(Call({"bench", "--model", model_, "--context", "9"}), 2, "unknown flag --context");
 }
 
 TEST_F(CliTest, APromptsAnswerIsTheSameAloneAndInABatch) {
@@ -364,22 +318,6 @@ TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
   EXPECT_THAT(answer.err, HasSubstr("lime: interrupted after "));
 }
 
-TEST_F(CliTest, AnInterruptedPrepareSaysWhetherItGoesOn) {
-  MakeModelOptions large;
-  large.config.hidden_size = 1024;
-  large.config.intermediate_size = 4096;
-  large.config.num_layers = 16;
-  ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
-  Lime lime({"prepare", dir_ / "large", "--out", dir_ / "store"});
-  for (int i = 0; i < 30'000 && !std::filesystem::exists(dir_ / "store/layer_0000.safetensors"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  kill(lime.pid(), SIGINT);
-  const Answer answer = lime.Wait();
-  if (answer.exit_code == 0) return;  // it was done
-  EXPECT_EQ(answer.exit_code, 130) << answer.err;
-  EXPECT_THAT(answer.err, HasSubstr("weight files written; run the same command to continue"));
-}
-
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
   const std::string model = dir_ / "copy";
   std::filesystem::copy(kFables, model, std::filesystem::copy_options::recursive);
@@ -425,262 +363,6 @@ TEST_F(CliTest, AProfileIsMeasuredOnceAndPredictsFromThenOn) {
   EXPECT_GT(prediction["predicted_ms"], 0);
   EXPECT_EQ(prediction["predicted_ms"], run.Json()["predicted_ms_per_token"]);
   EXPECT_EQ(prediction["why"].is_null(), prediction["cause"] == "none");
-}
-
-TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
-  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "none.json", "--prompt", "x"}), 2, "none.json");
-  WriteFile(dir_ / "wrong.json", R"({"cpu": "x", "threads": -3})");
-  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
-  WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
-  ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is a profile of another with 7 threads");
-  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 must be more than 0 and at most 600");
-  ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
-}
-
-TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
-  EXPECT_EQ(Call({}).exit_code, 2);
-  EXPECT_EQ(Call({"fly"}).exit_code, 2);
-  EXPECT_EQ(Call({"run"}).exit_code, 2);
-  EXPECT_EQ(Call({"--help"}).exit_code, 0);
-  ExpectRefused(Call({"run", "--model", model_}), 2, "no prompt; give --prompt");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--temperature", "-1"}), 2, "temperature");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--top-p", "0"}), 2, "top");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "lots"}), 2, "is not a size");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--loader", "tape"}), 2,
-                "--loader tape is unknown; use auto, read or mmap");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv", "shrink"}), 2, "--kv shrink is unknown; use reserve or grow");
-  EXPECT_TRUE(Call({"score", "--model", model_, "--ids", "5", "--json"}).Json().at("perplexity").is_null()) << "nothing was scored";
-  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,x"}), 2, "\"x\" is not an id below 320");
-  ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
-  ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");
-  ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
-  ExpectRefused(Call({"bench", "--model", model_, "--cluster", "c.toml"}), 2, "unknown flag --cluster");
-  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2, "--plan is for --cluster");
-}
-
-TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "1000"}), 1,
-                "5 prompt + 1000 new = 1005 positions, but the model's context is 512");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "9223372036854775807"}), 1,
-                "5 prompt + 9223372036854775807 new = 9223372036854775812 positions, but the model's context is 512");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "20", "--context", "10"}), 1,
-                "but the --context is 10; shorten the prompt, lower --max-tokens, or raise --context");
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"run", "--prompt", "x"}, {"score", "--ids", "1,2"}}) {
-    std::vector<std::string> call = words;
-    call.insert(call.end(), {"--model", model_, "--context", "99999999"});
-    ExpectRefused(Call(call), 2, "--context 99999999 is outside 1 to the 512 positions of the model");
-  }
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions, but the model's context is 512");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "1MiB"}), 1, "--memory allows 1.00 MiB");
-}
-
-TEST_F(CliTest, AMegabyteOfPromptIsRefusedWithTheNumbers) {
-  std::string line(1 << 20, 'x');
-  WriteFile(dir_ / "prompts", line + "\n");
-  ExpectRefused(Call({"run", "--model", model_, "--prompts-file", dir_ / "prompts"}), 1, "1048576 prompt + ");
-}
-
-TEST_F(CliTest, BrokenUtf8IsAnOrdinaryPrompt) {
-  const Answer answer = Call({"run", "--model", model_, "--prompt", "a\xff\xc3(\xe2\x82", "--max-tokens", "2", "--json"});
-  ASSERT_EQ(answer.exit_code, 0) << answer.err;
-  EXPECT_FALSE(answer.Json().is_discarded());
-}
-
-TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
-  const auto run = [&] { return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "1"}); };
-  WriteFile(model_ + "/generation_config.json", "{\"eos_token_id\": " + std::string(100000, '['));
-  ExpectRefused(run(), 1, "generation_config.json: nests more than 64 levels");
-  WriteFile(model_ + "/generation_config.json", std::string((16 << 20) + 1, ' '));
-  ExpectRefused(run(), 1, "generation_config.json: has 16777217 bytes, more than the limit of 16777216");
-}
-
-TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that does not exist");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 2, "is a folder");
-  ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 2, "nowhere");
-  std::filesystem::remove(model_ + "/model.safetensors");
-  ExpectRefused(Score(), 1, "model.safetensors");
-  std::filesystem::remove(model_ + "/config.json");
-  ExpectRefused(Score(), 2, "holds no config.json");
-}
-
-TEST_F(CliTest, ATruncatedFileIsNamed) {
-  std::filesystem::resize_file(model_ + "/model.safetensors", std::filesystem::file_size(model_ + "/model.safetensors") - 100);
-  ExpectRefused(Score(), 1, "model.safetensors");
-  std::filesystem::resize_file(model_ + "/model.safetensors", 5);
-  ExpectRefused(Score(), 1, "model.safetensors");
-}
-
-TEST_F(CliTest, LyingHeadersAreNamed) {
-  Patch([](std::string& header, std::string&) { header.replace(header.find("BF16"), 4, "BF17"); });
-  ExpectRefused(Score(), 1, "BF17");
-}
-
-TEST_F(CliTest, OverlappingTensorsAreNamed) {
-  Patch([](std::string& header, std::string&) {
-    json root = json::parse(header);
-    root["model.norm.weight"]["data_offsets"] = root["model.layers.0.input_layernorm.weight"]["data_offsets"];
-    header = root.dump();
-  });
-  ExpectRefused(Score(), 1, "model.safetensors");
-}
-
-TEST_F(CliTest, OverflowingShapesAreNamed) {
-  Patch([](std::string& header, std::string&) {
-    json root = json::parse(header);
-    root["model.norm.weight"]["shape"] = {4294967296ull, 4294967296ull, 2};
-    header = root.dump();
-  });
-  ExpectRefused(Score(), 1, "model.norm.weight");
-}
-
-TEST_F(CliTest, ConfigAndTensorsThatDisagreeAreNamed) {
-  json config = ReadJson(model_ + "/config.json");
-  config["intermediate_size"] = 161;
-  WriteFile(model_ + "/config.json", config.dump());
-  ExpectRefused(Score(), 1, "config.json implies [161, 64]");
-}
-
-TEST_F(CliTest, AnUnknownArchitectureIsNamedBesideWhatIsSupported) {
-  json config = ReadJson(model_ + "/config.json");
-  config["architectures"] = {"GPT5ForCausalLM"};
-  WriteFile(model_ + "/config.json", config.dump());
-  ExpectRefused(Score(), 1, "architecture \"GPT5ForCausalLM\" is not supported; LlamaForCausalLM, ");
-}
-
-TEST_F(CliTest, MissingShardsAreNamed) {
-  options_.shards = 3;
-  ASSERT_TRUE(MakeModel(options_, dir_ / "sharded").ok());
-  std::string shard;
-  for (const auto& entry : std::filesystem::directory_iterator(dir_ / "sharded")) {
-    if (entry.path().filename().string().find("00002") != std::string::npos) shard = entry.path().filename();
-  }
-  ASSERT_NE(shard, "");
-  EXPECT_EQ(Call({"score", "--model", dir_ / "sharded", "--ids", "1,2"}).exit_code, 0);
-  std::filesystem::remove(dir_ / ("sharded/" + shard));
-  ExpectRefused(Call({"score", "--model", dir_ / "sharded", "--ids", "1,2"}), 1, shard);
-}
-
-// ---- lime prepare ----
-
-TEST_F(CliTest, APreparedStoreHasTheBitsOfTheModelWithEitherLoader) {
-  for (const std::string family : {"llama", "mistral", "qwen2", "qwen3", "opt", "qwen3_5"}) {
-    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-      for (const int bits : {0, 4}) {
-        SCOPED_TRACE(absl::StrCat("family ", family, " dtype ", static_cast<int>(dtype), " bits ", bits));
-        TempDir dir;
-        MakeModelOptions options{.dtype = dtype};
-        options.config.family = family;
-        if (family == "qwen3_5") options.config.num_layers = 5;
-        options.config.tie_embeddings = dtype != DType::kF16;
-        if (bits != 0) options.config.quantization = Quantization{.bits = bits, .group_size = 32};
-        ASSERT_TRUE(MakeModel(options, dir / "model").ok());
-        ASSERT_TRUE(PrepareBlockStore(dir / "model", dir / "store").ok());
-        const std::vector<int32_t> ids = {1, 2, 3, 250, 7};
-        const uint64_t hash = LogitsHashOf(dir / "model", {}, ids);
-        EXPECT_EQ(LogitsHashOf(dir / "store", {.loader = LoaderKind::kRead}, ids), hash);
-        EXPECT_EQ(LogitsHashOf(dir / "store", {.loader = LoaderKind::kMmap}, ids), hash);
-      }
-    }
-  }
-}
-
-TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
-  const std::string shipped = std::string(LIME_SOURCE_DIR) + "/models/lime-fables", store = dir_ / "store";
-  const Answer answer = Call({"prepare", shipped, "--out", store, "--verify", "--json"});
-  ASSERT_EQ(answer.exit_code, 0) << answer.err;
-  EXPECT_EQ(answer.err, "") << "a progress line in a pipe";
-  const json root = answer.Json();
-  EXPECT_EQ(root["layers"], ReadJson(shipped + "/config.json")["num_hidden_layers"]);
-  EXPECT_GT(root["bytes"].get<int64_t>(), std::filesystem::file_size(shipped + "/model.safetensors"));
-  EXPECT_TRUE(root["verified"].get<bool>());
-  EXPECT_TRUE(root.contains("files") && root.contains("seconds"));
-  const auto run = [&](const std::string& model) {
-    return Call({"run", "--model", model, "--prompt", "The fox", "--max-tokens", "12", "--ignore-eos", "--hash-logits", "--json"}).Json();
-  };
-  const json original = run(shipped), prepared = run(store);
-  EXPECT_EQ(original["logits_xxh3"].get<std::string>().size(), 16u);
-  EXPECT_EQ(original["logits_xxh3"], prepared["logits_xxh3"]);
-  EXPECT_EQ(original["text"], prepared["text"]);
-  const Answer again = Call({"prepare", shipped, "--out", store});
-  EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.out, HasSubstr("already complete"));
-}
-
-TEST_F(CliTest, PrepareWritesBundlesOfAReluModelAndItsStoreRunsTheSame) {
-  MakeModelOptions options;
-  options.config.activation = Activation::kRelu;
-  ASSERT_TRUE(MakeModel(options, dir_ / "relu").ok());
-  const std::string model = dir_ / "relu", store = dir_ / "store";
-  ExpectRefused(Call({"prepare", model, "--bundles", "--verify"}), 2, "--bundles needs --out STORE");
-  ExpectRefused(Call({"prepare", model_, "--out", store, "--bundles"}), 2, "its MLPs use SiLU");
-  EXPECT_FALSE(std::filesystem::exists(store));
-  const Answer first = Call({"prepare", model, "--out", store});
-  ASSERT_EQ(first.exit_code, 0) << first.err;
-  EXPECT_THAT(first.out, Not(HasSubstr("bundles")));
-  const Answer answer = Call({"prepare", model, "--out", store, "--bundles", "--json"});
-  ASSERT_EQ(answer.exit_code, 0) << answer.err;
-  EXPECT_EQ(answer.Json()["bundle_layers"], 2);
-  EXPECT_EQ(answer.Json()["without_bundles"], json::array());
-  EXPECT_EQ(answer.Json()["written_bytes"], answer.Json()["bundle_bytes"]) << "dense files were there";
-  const Answer verified = Call({"prepare", store, "--verify"});
-  EXPECT_EQ(verified.exit_code, 0) << verified.err;
-  EXPECT_THAT(verified.out, HasSubstr("bundles: 2 layers, " + FormatBytes(answer.Json()["bundle_bytes"].get<Bytes>()) + "\n"));
-  EXPECT_EQ(LogitsHashOf(store, {}, {1, 2, 3}), LogitsHashOf(model, {}, {1, 2, 3}));
-}
-
-TEST_F(CliTest, PrepareRefusesInOneSentence) {
-  ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
-  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the folder of the model itself");
-  ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is not a block store");
-  const std::string store = dir_ / "store";
-  ASSERT_EQ(Call({"prepare", model_, "--out", store}).exit_code, 0);
-  std::string bytes = Slurp(store + "/layer_0001.safetensors");
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  WriteFile(store + "/layer_0001.safetensors", bytes);
-  ExpectRefused(Call({"prepare", store, "--verify"}), 1, "layer_0001.safetensors: block mlp 1 differs from its checksum");
-  std::filesystem::resize_file(store + "/layer_0001.safetensors", bytes.size() - 1);
-  ExpectRefused(Call({"score", "--model", store, "--ids", "1,2"}), 1, "layer_0001.safetensors");
-}
-
-// A model of 60 MB, killed at ever later moments: what is left is never taken for a checkpoint, and
-// the last call completes it.
-TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
-  MakeModelOptions large;
-  large.config = {.num_layers = 24,
-                  .hidden_size = 512,
-                  .num_heads = 8,
-                  .num_kv_heads = 2,
-                  .intermediate_size = 1024,
-                  .vocab_size = 1000,
-                  .max_positions = 512};
-  ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
-  const std::string store = dir_ / "store";
-  for (int i = 0; i < 12 && !std::filesystem::exists(store + "/lime_store.json"); ++i) {
-    Lime lime({"prepare", dir_ / "large", "--out", store});
-    std::this_thread::sleep_for(std::chrono::milliseconds(5 + 10 * i));
-    kill(lime.pid(), i % 2 == 0 ? SIGKILL : SIGINT);
-    const Answer answer = lime.Wait();
-    if (std::filesystem::exists(store + "/lime_store.json")) break;
-    EXPECT_NE(answer.exit_code, 0);
-    if (std::filesystem::exists(store)) {
-      EXPECT_NE(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 0);
-    }
-  }
-  const Answer prepared = Call({"prepare", dir_ / "large", "--out", store, "--verify"});
-  ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
-  const auto score = [&](const std::string& model) { return Call({"score", "--model", model, "--ids", "1,2,3", "--json"}).Json(); };
-  EXPECT_EQ(score(store)["logits_xxh3"], score(dir_ / "large")["logits_xxh3"]);
-}
-
-TEST_F(CliTest, NanWeightsAreReportedAndNotSampledFrom) {
-  Patch([](std::string& header, std::string& data) {
-    const json range = json::parse(header)["model.norm.weight"]["data_offsets"];
-    for (size_t i = range[0]; i < range[1]; i += 2) data[i] = '\xc0', data[i + 1] = '\x7f';
-  });
-  ExpectRefused(Score(), 1, "NaN");
-  const Answer run = Call({"run", "--model", model_, "--prompt", "x", "--json"});
-  ExpectRefused(run, 1, "NaN");
 }
 
 }  // namespace
