@@ -318,6 +318,7 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
   options.context = shape.context;
   options.sequences = shape.sequences;
   options.prompt_tokens = shape.longest;
+  options.snapshots = SnapshotsFor(files.spec.config, {.failures = true});
   options.trace = flags.traces();
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(options));
   return RunIn(*session, flags, files, shape, std::ssize(shape.prompts.front()));

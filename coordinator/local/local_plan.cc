@@ -14,7 +14,6 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/problem/plan_problem.h"
-#include "planner/snapshot_choice.h"
 #include "planner/unit_places.h"
 
 namespace lime {
@@ -70,7 +69,7 @@ class LocalPlanning {
                      .context = request.context,
                      .expected_positions = std::clamp<int64_t>(request.expected_positions, 0, request.context),
                      .sequences = request.sequences,
-                     .state_snapshots = request.state_snapshots,
+                     .state_snapshots = request.snapshots.count,
                      .batches = {request.sequences},
                      .part_bytes = request.part_bytes,
                      .embedding_with_head = true,
@@ -337,9 +336,9 @@ class LocalPlanning {
 
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckRequest(spec, request));
-  return ChooseSnapshots(request.state_snapshots, [&](int32_t snapshots) {
+  return ChooseSnapshots(request.snapshots, [&](int32_t snapshots) {
     LocalPlanRequest with = request;
-    with.state_snapshots = snapshots;
+    with.snapshots.count = snapshots;
     return LocalPlanning(spec, with).Run();
   });
 }

@@ -18,6 +18,7 @@
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/problem/memory_budget.h"
+#include "planner/snapshot_choice.h"
 #include "planner/unit_places.h"
 
 namespace lime {
@@ -49,14 +50,12 @@ struct LocalPlanRequest {
   RouteCurve routes;               // what decode steps hit in memory; empty: a generic curve
   int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
   int32_t sequences = 1;           // that run together
-  // Of each sequence's states (PlanRequest). The plan has none if a step without their memory would be
-  // clearly faster, or if memory has no room for them.
-  int32_t state_snapshots = 0;
-  int64_t prompt_tokens = 1;      // of the longest prompt
-  int64_t chunk = 0;              // maximum prompt tokens computed together; 0: best for the work
-  int64_t all_prompt_tokens = 0;  // the work: tokens of all prompts; 0: of one
-  int64_t new_tokens = 0;         // the work: decode steps
-  int64_t logit_rows = 0;         // rows of a chunk that may ask for logits; at least `sequences`
+  SnapshotWish snapshots;          // of each sequence; none if memory has no room for them
+  int64_t prompt_tokens = 1;       // of the longest prompt
+  int64_t chunk = 0;               // maximum prompt tokens computed together; 0: best for the work
+  int64_t all_prompt_tokens = 0;   // the work: tokens of all prompts; 0: of one
+  int64_t new_tokens = 0;          // the work: decode steps
+  int64_t logit_rows = 0;          // rows of a chunk that may ask for logits; at least `sequences`
 
   // Used if not everything stays in memory.
   Placement placement = Placement::kAuto;

@@ -273,7 +273,8 @@ void PlanInputFlags::AddTo(const CommandFlags& command) {
               "Sequences in one micro-batch, instead of LIME's choice; without --sequences it is also the number of requests");
   command.Add("--state-snapshots", &state_snapshots,
               "Snapshots of each sequence, for models with linear attention or windows: later requests with the same beginning go on from "
-              "them; lime serve uses 3, or 2 for windows");
+              "them, and with linear attention the requests themselves after a failure; lime serve uses 3, or 2 for windows, and "
+              "lime run --cluster 3 for linear attention");
   command.Add("--kv-tokens", &kv_tokens, "Positions for which KV is reserved at first; as KV grows, more parts stream; 0: all of --tokens");
   command.Add("--no-kv-spill", &kv.no_spill, cli::kNoKvSpill);
   kv.AddTo(command);

@@ -14,7 +14,6 @@
 #include "daemon/stores/weights_digest.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/snapshot_choice.h"
 
 namespace lime::cli {
 namespace {
@@ -174,7 +173,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
   inputs.unit_places = options.unit_places;
   inputs.ahead_places = options.ahead_places;
-  inputs.request.state_snapshots = options.state_snapshots;
+  inputs.request.state_snapshots = options.snapshots.count;
   if (!options.routes.hits.empty()) UseRoutes(options.routes, inputs.request);
   inputs.homes = holdings.homes;
   ApplyRuntimes(holdings.runtime, inputs);
@@ -200,7 +199,7 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
   }
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, cluster.holdings, {}));
   inputs.homes.clear();  // planned with them and without
-  absl::StatusOr<HeldPlan> chosen = ChooseSnapshots(options.state_snapshots, [&](int32_t snapshots) {
+  absl::StatusOr<HeldPlan> chosen = ChooseSnapshots(options.snapshots, [&](int32_t snapshots) {
     inputs.request.state_snapshots = snapshots;
     return ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options.cancel, std::move(of)); });
   });

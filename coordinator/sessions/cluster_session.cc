@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   if (const std::string sentence = NoReadAheadText(plan, options.ahead_places.value_or(0)); !sentence.empty()) Say(sentence);
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
-  session->options_.state_snapshots = plan.state_snapshots;  // also for later plans
+  session->options_.snapshots.count = plan.state_snapshots;  // also for later plans
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
   SayExpiry(cluster.client, session->client_->health());
   for (const ClusterClient::Device& device : cluster.client.devices)
@@ -279,6 +279,7 @@ json ClusterSession::Describe() const {
             {"stages", plan().stages.size()},
             {"microbatches", plan().microbatches},
             {"batch", plan().batch},
+            {"state_snapshots", plan().state_snapshots},
             {"source", kSourceNames.Of(source_)},
             {"kv_levels", ToJson(plan(), levels_)}}},
           {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};

@@ -26,6 +26,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/demand/route_curve.h"
 #include "planner/kv/kv_levels.h"
+#include "planner/snapshot_choice.h"
 
 namespace lime::cli {
 
@@ -39,11 +40,11 @@ class ClusterSession {
     std::string plan;                  // file of `lime plan --out`; empty: plan now
     int64_t context = 0;               // positions of the longest request
     int64_t sequences = 1;
-    int32_t state_snapshots = 0;  // if planned now: PlanRequest::state_snapshots
-    int64_t prompt_tokens = 0;    // of the longest prompt
-    int64_t kv_tokens = 0;        // KV at first, if planned now; 0: all
-    KvBounds kv;                  // if planned now
-    RouteCurve routes;            // if planned now; empty: a generic curve
+    SnapshotWish snapshots;     // if planned now
+    int64_t prompt_tokens = 0;  // of the longest prompt
+    int64_t kv_tokens = 0;      // KV at first, if planned now; 0: all
+    KvBounds kv;                // if planned now
+    RouteCurve routes;          // if planned now; empty: a generic curve
     // If planned now, as in PlanInputs.
     std::optional<int64_t> unit_places;
     std::optional<int32_t> ahead_places;

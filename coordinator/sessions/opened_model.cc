@@ -19,17 +19,6 @@ namespace {
 constexpr int64_t kManyContexts = 16;
 constexpr int64_t kFirstTokens = 512;  // --kv grow first reserves KV for so many
 constexpr int64_t kScoredRows = 16;    // of a step, for prompts that are scored
-// Of the states of each request: one near the end of its prompt, and two that take turns in its
-// answer. So the next turn of a chat begins near the end of this one in any case. Of the pages of
-// windows: the one of the prompt, and one where it parts from another prompt; behind its answer a
-// sequence has them.
-constexpr int32_t kSnapshots = 3, kWindowSnapshots = 2;
-
-int32_t SnapshotsFor(const ModelConfig& config) {
-  if (!std::ranges::all_of(config.layers, &LayerConfig::has_kv)) return kSnapshots;
-  const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
-  return std::ranges::any_of(config.layers, has_window) ? kWindowSnapshots : 0;
-}
 
 // Why snapshots were left out, and what that costs. Empty if the plan has them, or needs none.
 std::string AboutSnapshots(const Plan& plan) {
@@ -66,12 +55,13 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
   model->short_positions_ = options.spec.config.short_positions();
   int64_t context = is_chosen ? std::min(most, kUsualContext) : most;
   const int64_t wanted = context;
-  int32_t snapshots = options.keeps_prompts ? SnapshotsFor(options.spec.config) : 0;
+  const SnapshotUses uses{.prompts = options.keeps_prompts, .failures = !options.flags.model.cluster.empty()};
+  SnapshotWish snapshots = SnapshotsFor(options.spec.config, uses);
   absl::Status opened = model->OpenWith(options, context, snapshots);
-  const int32_t wanted_snapshots = snapshots;
+  const bool says_about = uses.prompts && snapshots.count > 0;
   // FailedPrecondition: devices of a cluster lack the weights of the only plans that have room.
-  if ((absl::IsResourceExhausted(opened) || absl::IsFailedPrecondition(opened)) && snapshots > 0 && !Interrupted()) {
-    snapshots = 0;
+  if ((absl::IsResourceExhausted(opened) || absl::IsFailedPrecondition(opened)) && snapshots.count > 0 && !Interrupted()) {
+    snapshots.count = 0;
     opened = model->OpenWith(options, context, snapshots);
   }
   while (absl::IsResourceExhausted(opened) && is_chosen && context > kLeastContext && !Interrupted()) {
@@ -79,14 +69,14 @@ absl::StatusOr<std::unique_ptr<OpenedModel>> OpenedModel::Open(const Options& op
     opened = model->OpenWith(options, context, snapshots);
   }
   LIME_RETURN_IF_ERROR(opened);
-  if (const std::string about = wanted_snapshots > 0 ? AboutSnapshots(model->devices().plan()) : ""; !about.empty()) Screen::Say(about);
+  if (const std::string about = says_about ? AboutSnapshots(model->devices().plan()) : ""; !about.empty()) Screen::Say(about);
   if (context < wanted)
     Screen::Say(absl::StrCat("requests have ", context, " positions, because memory has no room for ", wanted, "; --parallel ",
                              options.parallel, " of them are computed at once"));
   return model;
 }
 
-absl::Status OpenedModel::OpenWith(const Options& options, int64_t context, int32_t snapshots) {
+absl::Status OpenedModel::OpenWith(const Options& options, int64_t context, const SnapshotWish& snapshots) {
   context_ = context;
   const PlacingFlags& flags = options.flags;
   const int64_t prompt_tokens = std::min(context - 1, kUsualChunk);
@@ -94,7 +84,7 @@ absl::Status OpenedModel::OpenWith(const Options& options, int64_t context, int3
     LIME_ASSIGN_OR_RETURN(ClusterSession::Options on_cluster, flags.ForCluster());
     on_cluster.context = context;
     on_cluster.sequences = options.parallel;
-    on_cluster.state_snapshots = snapshots;
+    on_cluster.snapshots = snapshots;
     on_cluster.prompt_tokens = prompt_tokens;
     on_cluster.progress = options.progress;
     on_cluster.watched = true;
@@ -108,7 +98,7 @@ absl::Status OpenedModel::OpenWith(const Options& options, int64_t context, int3
                                                     .kv_tokens = std::min(context, kv_tokens),
                                                     .expected_positions = context / 2,
                                                     .sequences = static_cast<int32_t>(options.parallel),
-                                                    .state_snapshots = snapshots,
+                                                    .snapshots = snapshots,
                                                     .prompt_tokens = prompt_tokens,
                                                     .all_prompt_tokens = kManyContexts * context,
                                                     .new_tokens = kManyContexts * context,

@@ -15,6 +15,7 @@
 #include "coordinator/sessions/placing_flags.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
+#include "planner/snapshot_choice.h"
 
 namespace lime::cli {
 
@@ -34,7 +35,7 @@ class OpenedModel {
   // kUsualContext, or fewer if memory has no room for them; that is said.
   static constexpr int64_t kUsualContext = 8192, kLeastContext = 256;
   // With keeps_prompts, memory has snapshots of a model's states, or none if it has no room for them;
-  // that is said, too.
+  // that is said, too. On a cluster it has them for failures in any case, if a step takes no longer.
   static absl::StatusOr<std::unique_ptr<OpenedModel>> Open(const Options& options);
 
   Devices& devices();
@@ -55,7 +56,7 @@ class OpenedModel {
   bool failures_are_final() const { return cluster_ == nullptr; }
 
  private:
-  absl::Status OpenWith(const Options& options, int64_t context, int32_t snapshots);
+  absl::Status OpenWith(const Options& options, int64_t context, const SnapshotWish& snapshots);
 
   std::unique_ptr<LocalSession> local_;
   std::unique_ptr<ClusterSession> cluster_;

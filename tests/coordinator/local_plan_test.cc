@@ -417,11 +417,11 @@ TEST(LocalPlanStateTest, SnapshotsAreLeftOutIfAStepWithoutThemIsClearlyFaster) {
                            .budget = 40 * kGiB,
                            .context = 2048,
                            .sequences = 4,
-                           .state_snapshots = 3,
+                           .snapshots = {.count = 3},
                            .prompt_tokens = 512,
                            .num_threads = 1};
   const auto plan = [&](Bytes budget, int32_t snapshots) {
-    request.budget = budget, request.state_snapshots = snapshots;
+    request.budget = budget, request.snapshots.count = snapshots;
     return PlanForThisProcess(*spec, request);
   };
   const auto ample = plan(40 * kGiB, 3), least = plan(40 * kGiB, 0);

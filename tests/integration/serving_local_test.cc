@@ -62,7 +62,7 @@ class ServingLocalTest : public ::testing::Test {
     const auto plan = PlanForThisProcess(spec_, {.budget = 8 * kGiB,
                                                  .context = 200,
                                                  .sequences = 3,
-                                                 .state_snapshots = snapshots,
+                                                 .snapshots = {.count = snapshots},
                                                  .prompt_tokens = 60,
                                                  .chunk = 16,
                                                  .resident_share = resident,

@@ -24,38 +24,9 @@ class ClusterExpertsTest : public ClusterRunTest {
 
   // The layers go round the first `owners` devices; `shares`: of the eight experts, by device.
   void WritePlan(int owners, std::vector<UnitShare> shares) {
-    const auto checkpoint = Checkpoint::Open(model_);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const auto spec = checkpoint->BuildModelSpec();
-    ASSERT_TRUE(spec.ok()) << spec.status();
-    std::vector<ClusterDevice> devices(kDevices);
-    for (int d = 0; d < kDevices; ++d) {
-      devices[d] = {.name = Name(d), .budget = 2 * kGiB, .runtime = 256 * kMiB, .activations = 64 * kMiB};
-      devices[d].profile.read_bytes_per_second = 1e10;
-      devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
-    }
-    PlanRequest request{.model_name = "experts", .context = 512, .batches = {1}, .prompt_tokens = 16};
-    request.chunks = {8};
-    request.unit_places = 4, request.unit_shares = std::move(shares);
-    const auto problem = MakePlanProblem(*spec, devices, request);
-    ASSERT_TRUE(problem.ok()) << problem.status();
-    PlanChoice choice{.batch = 1};
-    choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 8, .chunks = 2, .chunks_per_sweep = 1};
-    choice.stages.embedding_by_rows = true;
-    const Instance& instance = problem->instance;
-    int begun = 0;
-    for (int b = 0; b < instance.NumBlocks(); ++b) {
-      std::vector<Stage>& stages = choice.stages.stages;
-      if (b == 0 || (owners > 1 && !instance.ContinuesBlock(b))) {
-        stages.push_back({begun++ % owners, b, b + 1});
-      } else {
-        stages.back().hi = b + 1;
-      }
-    }
-    const auto plan = MakePlan(*problem, choice);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_TRUE(HasHostedUnits(*plan));
-    dir_.Write("plan.json", ToJsonText(*plan));
+    const Plan plan = PlanInTurns(model_, owners, {.model_name = "experts", .unit_places = 4, .unit_shares = std::move(shares)});
+    EXPECT_TRUE(HasHostedUnits(plan));
+    dir_.Write("plan.json", ToJsonText(plan));
   }
 
   std::vector<std::string> LongRun() const {

@@ -72,6 +72,39 @@ inline Plan InterleavedPlan(const ClusterShape& shape = {}) {
   return plan.ok() ? *std::move(plan) : Plan{};
 }
 
+// A plan in which the blocks of a model go round the first `owners` devices, and nothing streams.
+inline Plan PlanInTurns(const std::string& model, int owners, PlanRequest request) {
+  const auto checkpoint = Checkpoint::Open(model);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  std::vector<ClusterDevice> devices(kDevices);
+  for (int d = 0; d < kDevices; ++d) {
+    devices[d] = {.name = std::string(1, static_cast<char>('a' + d)), .budget = 2 * kGiB, .runtime = 256 * kMiB, .activations = 64 * kMiB};
+    devices[d].profile.read_bytes_per_second = 1e10;
+    devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
+  }
+  request.context = 512, request.batches = {1}, request.prompt_tokens = 16, request.chunks = {8};
+  const auto problem = MakePlanProblem(*spec, devices, request);
+  EXPECT_TRUE(problem.ok()) << problem.status();
+  PlanChoice choice{.batch = 1};
+  choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 8, .chunks = 2, .chunks_per_sweep = 1};
+  choice.stages.embedding_by_rows = true;
+  const Instance& instance = problem->instance;
+  int begun = 0;
+  for (int b = 0; b < instance.NumBlocks(); ++b) {
+    std::vector<Stage>& stages = choice.stages.stages;
+    if (b == 0 || (owners > 1 && !instance.ContinuesBlock(b))) {
+      stages.push_back({begun++ % owners, b, b + 1});
+    } else {
+      stages.back().hi = b + 1;
+    }
+  }
+  auto plan = MakePlan(*problem, choice);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : Plan{};
+}
+
 // Memory is just enough for the first level, so that more KV takes the place of parts.
 inline Plan GrowingPlan() {
   Plan plan = InterleavedPlan({.kv_tokens = 64});
