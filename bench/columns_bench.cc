@@ -6,15 +6,14 @@
 // of their own and are larger than a cache. In every round, one call of each follows the other;
 // figures are medians over the rounds, and a ratio is the median of the rounds' ratios.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/linear_inputs.h"
 #include "daemon/profile/limits.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_columns.h"
@@ -30,18 +29,6 @@ struct Options {
   int rounds = 7;
   cpu::Numerics numerics = cpu::Numerics::kAuto;
 };
-
-double Milliseconds(const std::function<void()>& fn) {
-  const auto start = std::chrono::steady_clock::now();
-  fn();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
-void FillWithWeights(const HugeMemory& memory) {
-  std::mt19937 rng(1);
-  auto* p = reinterpret_cast<uint16_t*>(memory.data());
-  for (int64_t i = 0; i < memory.bytes() / 2; ++i) p[i] = static_cast<uint16_t>(0x3c00 | (rng() & 0x83ff));
-}
 
 constexpr int64_t kMostTokens = 8;
 
@@ -72,14 +59,14 @@ class Bench {
     for (int round = -1; round < options_.rounds; ++round) {
       Draw(share, tokens);
       active = strips_of_call_.size();
-      const double of_dense = Milliseconds([&] { cpu::Linear(pool_, ws_, x_.data(), DType::kBF16, tokens, options_.ffn, {&task_, 1}); });
-      const double of_sparse = Milliseconds([&] {
+      const double of_dense = Seconds([&] { cpu::Linear(pool_, ws_, x_.data(), DType::kBF16, tokens, options_.ffn, {&task_, 1}); });
+      const double of_sparse = Seconds([&] {
         cpu::BeginColumns(strips_, matrix_, DType::kBF16, tokens);
         cpu::AddColumns(pool_, strips_, strips_of_call_, active_x_.data(), options_.ffn, -1);
         cpu::FinishColumns(pool_, strips_, task_);
       });
       if (round < 0) continue;
-      dense.push_back(of_dense), sparse.push_back(of_sparse), ratios.push_back(of_dense / of_sparse);
+      dense.push_back(1e3 * of_dense), sparse.push_back(1e3 * of_sparse), ratios.push_back(of_dense / of_sparse);
     }
     const double bytes = static_cast<double>(active) * static_cast<double>(options_.hidden) * 2;
     std::printf("M=%lld, %4.0f %% of each row %6zu columns %8.2f ms %8.2f ms %7.2f GB/s %6.1f x\n", static_cast<long long>(tokens),
@@ -120,29 +107,25 @@ class Bench {
 
 int Main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view arg = argv[i];
-    const size_t equals = arg.find('=');
-    const std::string_view key = arg.substr(0, equals);
-    const std::string value(equals == arg.npos ? "" : arg.substr(equals + 1));
-    if (key == "--threads") {
+  const auto set = [&](std::string_view flag, const std::string& value) {
+    if (flag == "--threads") {
       options.threads = std::atoi(value.c_str());
-    } else if (key == "--hidden") {
+    } else if (flag == "--hidden") {
       options.hidden = std::atoll(value.c_str());
-    } else if (key == "--ffn") {
+    } else if (flag == "--ffn") {
       options.ffn = std::atoll(value.c_str());
-    } else if (key == "--rounds") {
+    } else if (flag == "--rounds") {
       options.rounds = std::atoi(value.c_str());
-    } else if (key == "--numerics") {
-      options.numerics = value == "portable"   ? cpu::Numerics::kPortable
-                         : value == "emulated" ? cpu::Numerics::kEmulatedBf16
-                                               : cpu::Numerics::kAuto;
+    } else if (flag == "--numerics") {
+      options.numerics = NumericsOf(value);
     } else {
-      std::fprintf(stderr,
-                   "usage: columns_bench [--threads=2] [--hidden=4096] [--ffn=16384] [--rounds=7] [--numerics=auto|portable|emulated]\n");
-      return 2;
+      return false;
     }
-  }
+    return true;
+  };
+  if (!ReadFlags(argc, argv, "columns_bench [--threads=2] [--hidden=4096] [--ffn=16384] [--rounds=7] [--numerics=auto|portable|emulated]",
+                 set))
+    return 2;
   Bench bench(options);
   std::printf("%s, %s, %d threads, [%lld, %lld] of bf16\n", cpu::InstructionSet(), cpu::NumericsId(options.numerics), options.threads,
               static_cast<long long>(options.hidden), static_cast<long long>(options.ffn));

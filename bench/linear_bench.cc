@@ -6,15 +6,14 @@
 // Each figure is a median over rounds; in every round the limit is measured just before the figure,
 // and the ratio is the median of the rounds' ratios.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/linear_inputs.h"
 #include "daemon/profile/limits.h"
 #include "kernels/cpu/linear/linear.h"
 #include "planner/base/median.h"
@@ -35,12 +34,6 @@ struct Options {
   std::string only;
   cpu::Numerics numerics = cpu::Numerics::kAuto;
 };
-
-double Seconds(const std::function<void()>& fn) {
-  const auto start = std::chrono::steady_clock::now();
-  fn();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // One layer's geometry; the layers of a 1.2 B Llama are 2048 wide, 8192 in the MLP, with 512 for K
 // and V.
@@ -76,13 +69,6 @@ std::vector<Matrix> Layers(const HugeMemory& memory, const Format& format, const
     p += m.TotalBytes();
     layers.push_back(m);
   }
-}
-
-// bf16 values of ordinary size, whichever format reads them.
-void FillWithWeights(const HugeMemory& memory) {
-  std::mt19937 rng(1);
-  auto* p = reinterpret_cast<uint16_t*>(memory.data());
-  for (int64_t i = 0; i < memory.bytes() / 2; ++i) p[i] = static_cast<uint16_t>(0x3c00 | (rng() & 0x83ff));
 }
 
 class Bench {
@@ -161,28 +147,24 @@ class Bench {
 
 int Main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view arg = argv[i];
-    const size_t equals = arg.find('=');
-    const std::string_view key = arg.substr(0, equals);
-    const std::string value(equals == arg.npos ? "" : arg.substr(equals + 1));
-    if (key == "--threads") {
+  const auto set = [&](std::string_view flag, const std::string& value) {
+    if (flag == "--threads") {
       options.threads = std::atoi(value.c_str());
-    } else if (key == "--gib") {
+    } else if (flag == "--gib") {
       options.gib = std::atof(value.c_str());
-    } else if (key == "--rounds") {
+    } else if (flag == "--rounds") {
       options.rounds = std::atoi(value.c_str());
-    } else if (key == "--only") {
+    } else if (flag == "--only") {
       options.only = value;
-    } else if (key == "--numerics") {
-      options.numerics = value == "portable"   ? cpu::Numerics::kPortable
-                         : value == "emulated" ? cpu::Numerics::kEmulatedBf16
-                                               : cpu::Numerics::kAuto;
+    } else if (flag == "--numerics") {
+      options.numerics = NumericsOf(value);
     } else {
-      std::fprintf(stderr, "usage: linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]\n");
-      return 2;
+      return false;
     }
-  }
+    return true;
+  };
+  if (!ReadFlags(argc, argv, "linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]", set))
+    return 2;
   Bench bench(options);
   std::printf("%s, %s, %d threads, %.2g GiB of weights\n", cpu::InstructionSet(), cpu::NumericsId(options.numerics, true), options.threads,
               options.gib);
