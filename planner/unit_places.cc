@@ -24,7 +24,7 @@ int64_t PlacesWithRoom(const Plan& plan) {
   int64_t places = 0;
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; p < stage.hi; ++p) {
-      if (!plan.parts[p].on_demand()) continue;
+      if (!plan.parts[p].has_experts_on_demand()) continue;
       one[stage.device] += plan.parts[p].unit_bytes;
       places = std::max(places, plan.parts[p].places);
     }
@@ -88,7 +88,7 @@ struct UseSum {
 
 void AddUse(const Plan& plan, int32_t device, UseSum& sum) {
   for (const int p : PartsOn(plan, device)) {
-    if (plan.parts[p].on_demand()) sum.Add(plan, plan.devices[device], plan.parts[p]);
+    if (plan.parts[p].has_experts_on_demand()) sum.Add(plan, plan.devices[device], plan.parts[p]);
   }
 }
 

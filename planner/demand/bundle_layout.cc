@@ -11,10 +11,15 @@ absl::StatusOr<BundleLayout> LayoutOf(bool gated, Bytes part_bytes) {
   layout.record_bytes = layout.parts * layout.part_stride;
   const Bytes whole = RoundUp(layout.record_bytes, kBundleReadAlign);
   layout.stride = whole - layout.record_bytes <= whole / 8 ? whole : RoundUp(layout.record_bytes, kBundleSector);
-  // Records begin at multiples of this, so the last of them in 4 KiB decides.
-  const Bytes step = std::gcd(layout.stride, kBundleReadAlign);
-  layout.slot_bytes = RoundUp(kBundleReadAlign - step + layout.record_bytes, kBundleReadAlign);
+  layout.slot_bytes = layout.SlotBytes(0);
   return layout;
+}
+
+// What is read begins at multiples of `step` plus the same number, so the last of them in 4 KiB decides.
+Bytes BundleLayout::SlotBytes(int first) const {
+  const Bytes step = std::gcd(stride, kBundleReadAlign);
+  const Bytes last = kBundleReadAlign - step + PartAt(first) % step;
+  return RoundUp(last + record_bytes - PartAt(first), kBundleReadAlign);
 }
 
 }  // namespace lime

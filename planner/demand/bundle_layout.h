@@ -28,11 +28,13 @@ struct BundleLayout {
   // From one bundle to the next: a multiple of 4 KiB if at most an eighth of it is padding, else of 512
   // bytes.
   Bytes stride = 0;
-  Bytes slot_bytes = 0;  // the largest range of whole 4 KiB that encloses a record: memory for a read
+  Bytes slot_bytes = 0;  // SlotBytes of the whole record: memory for a read
 
   Bytes PartAt(int part) const { return part * part_stride; }
   // The decider's rows are in memory: where the rest of a record begins.
   Bytes TailAt() const { return part_stride; }
+  // The largest range of whole 4 KiB that encloses a record from part `first` on.
+  Bytes SlotBytes(int first) const;
 
   friend bool operator==(const BundleLayout&, const BundleLayout&) = default;
 };

@@ -8,6 +8,7 @@
 #include "planner/base/json_list.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/instance/plan_json.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
@@ -117,12 +118,13 @@ static void List(JsonList& f, PlanPart& part) {
   f.Number("state_bytes", part.state_bytes, 0, kMaxInt, kSparse);
   f.Flag("streamed", part.streamed, kSparse);
   f.Number("places", part.places, 0, kMaxInt, kSparse);
+  f.Number("window_masks", part.window_masks, 0, kMaxWindowMasks, kSparse);
   f.Number("unit_bytes", part.unit_bytes, 0, kMaxInt, kSparse);
   if (f.reads() || part.hosted()) f.Number("host", part.host, -1, kMaxPlanDevices, kOptional);
   f.Number("demand_ms", part.demand_ms, 0, kHigh, kSparse);
   f.Number("prefill_demand_ms", part.prefill_demand_ms, 0, kHigh, kSparse);
   f.Number("hit_share", part.hit_share, 0, 1, kSparse);
-  f.Number("chosen_units", part.chosen_units, 0, static_cast<double>(kMaxUnits), kSparse);
+  f.Number("chosen_units", part.chosen_units, 0, static_cast<double>(kMaxNeurons), kSparse);
   f.Named("policy", part.policy, kUnitPolicyNames, kSparse);
   f.Number("ahead_places", part.ahead_places, 0, static_cast<int32_t>(kMaxAheadPlaces), kSparse);
   f.Number("decode_ms", part.decode_ms, 0, kHigh);

@@ -10,6 +10,7 @@
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/plan/program.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
@@ -111,10 +112,11 @@ absl::Status CheckRows(const Plan& plan, int p, const std::string& name) {
   return absl::OkStatus();
 }
 
-// A part on demand has all units of the rest of its block: each expert's rows once, in order.
+// A part on demand has all units of the rest of its block: with experts, each one's rows once, in order.
 absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
   const PlanPart& part = plan.parts[p];
-  LIME_RETURN_IF_ERROR(CheckInt({name, ".places"}, part.places, 0, part.is_kv() ? 0 : kMaxUnits));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".places"}, part.places, 0, part.is_kv() ? 0 : part.sparse() ? kMaxNeurons : kMaxUnits));
+  LIME_RETURN_IF_ERROR(CheckInt({name, ".window_masks"}, part.window_masks, 0, part.on_demand() ? kMaxWindowMasks : 0));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".demand_ms"}, part.demand_ms));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".prefill_demand_ms"}, part.prefill_demand_ms));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".hit_share"}, part.hit_share));
@@ -129,8 +131,9 @@ absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
   if (part.host < -1 || part.host >= plan.NumDevices())
     return Invalid("plan: ", name, ".host is ", part.host, ", but the plan has devices 0 to ", plan.NumDevices() - 1);
   if (!part.on_demand()) return CheckInt({name, ".unit_bytes"}, part.unit_bytes, 0, 0);
-  if (part.block.kind != BlockKind::kExperts) return Invalid("plan: ", name, " is on demand, but is of ", BlockName(part.block));
   if (part.streamed) return Invalid("plan: ", name, " is on demand and streams; it can be one of them");
+  if (part.sparse()) return CheckSparse(plan, p, name);
+  if (part.block.kind != BlockKind::kExperts) return Invalid("plan: ", name, " is on demand, but is of ", BlockName(part.block));
   if (BeginsBlock(plan, p)) return Invalid("plan: ", name, " is on demand, but no part before it chooses its units");
   if (p + 1 < plan.NumParts() && plan.parts[p + 1].block == part.block && !plan.parts[p + 1].hosted())
     return Invalid("plan: ", name, " is on demand, but is not the last part of ", BlockName(part.block), " on its device");

@@ -42,7 +42,9 @@ struct PlanPart {
   // Norms and biases, always in memory. In the first part of a block, in every part of the head,
   // and in every part with a host.
   Bytes pinned_bytes = 0;
-  Bytes unit_bytes = 0;  // of the largest unit, on the disk and in memory; only of a part on demand
+  // Of the largest unit, on the disk and in memory; only of a part on demand. If it is sparse: memory
+  // for a neuron, which is as much as a read takes.
+  Bytes unit_bytes = 0;
   // Pages of the layer for all sequences at the planned context; in its first attention part.
   int64_t kv_pages = 0;
   // In the same part, if the layer gives the pages behind its window back. The same in all layers
@@ -58,6 +60,13 @@ struct PlanPart {
   // On demand: memory has this many of the part's units (UnitsIn); a step reads the units that it
   // has chosen itself, if they are not there. 0: the part is resident or streams as a whole.
   int64_t places = 0;
+  // Sparse, which is on demand: the units are the neurons of an MLP with ReLU, as the bundles of the
+  // layer have them. The part has all rows of the MLP but those of its decider, which are the parts
+  // before it and resident or streamed. A micro-batch of at most Plan::batch rows reads the active
+  // neurons that are not in memory, and computes the active ones alone. A longer one reads all rows,
+  // piece by piece (planner/plan/sparse_parts.h), through memory that counts as activations. Memory
+  // keeps the neurons of the last masks, at most so many. 0: not sparse.
+  int32_t window_masks = 0;
   // On demand: the expected time to read, for one micro-batch of a decode step and for one prompt
   // chunk, and the expected share of the chosen units that a decode step finds in memory.
   double demand_ms = 0;
@@ -79,6 +88,8 @@ struct PlanPart {
 
   bool is_kv() const { return kv_end > 0; }
   bool on_demand() const { return places > 0; }
+  bool sparse() const { return window_masks > 0; }
+  bool has_experts_on_demand() const { return on_demand() && !sparse(); }
   bool hosted() const { return host >= 0; }
   friend bool operator==(const PlanPart&, const PlanPart&) = default;
 };
@@ -216,15 +227,15 @@ struct PlanNeed {
   Bytes state = 0;
   Bytes hosted = 0, fetched = 0;
   bool streams = false;
-  bool demands = false;  // loads on demand
+  bool demands = false;  // loads on demand, experts or neurons
 };
 // One entry per device.  REQUIRES: stages and hosts refer to existing devices and parts
 std::vector<PlanNeed> NeedsOf(const Plan& plan);
 
-// The units of a part on demand: the rows of one expert each, in order.
+// The units of a part with experts on demand: the rows of one expert each, in order.
 std::vector<std::span<const MatrixRows>> UnitsIn(std::span<const MatrixRows> rows);
 // Memory that the part needs for its rows: all of them if it is resident, its places if it is on
-// demand, which have the size of its largest unit; 0 if it streams or has positions of KV.
+// demand, which have unit_bytes; 0 if it streams or has positions of KV.
 Bytes MemoryOf(const PlanPart& part);
 
 // The bytes that can stream or be resident as a whole: none of a part on demand.

@@ -6,6 +6,7 @@
 #include "planner/plan/device/device_profile.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
@@ -21,6 +22,17 @@ std::vector<MatrixRows> MatricesOf(const BlockSpec& block) {
       matrices.push_back({.role = tensor.role, .begin = 0, .end = tensor.info.shape[0], .expert = tensor.expert});
   }
   return matrices;
+}
+
+// The plan knows the order of the matrices, but not which of them decides.
+absl::Status CheckNeurons(const Plan& plan, const ModelSpec& spec, const BlockSpec& block, int p) {
+  if (spec.config.activation != Activation::kRelu)
+    return Invalid("plan: parts[", p, "] is sparse, but the MLPs of the model have no ReLU, so no neuron is ever zero");
+  const TensorRole decider = plan.parts[p - 1].rows.back().role;
+  if (decider != DeciderRole(block)) return Invalid("plan: parts[", p, "] is sparse, but its neurons are decided by the rows of gate");
+  const Bytes bytes = NeuronBytes(block);
+  if (plan.parts[p].unit_bytes == bytes) return absl::OkStatus();
+  return Invalid("plan: parts[", p, "].unit_bytes = ", plan.parts[p].unit_bytes, ", but a neuron needs ", bytes);
 }
 
 absl::Status CheckUnits(const PlanPart& part, const BlockSpec& block, int p) {
@@ -49,7 +61,8 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
     if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
-    if (plan.parts[p].on_demand()) LIME_RETURN_IF_ERROR(CheckUnits(plan.parts[p], block, p));
+    if (plan.parts[p].sparse()) LIME_RETURN_IF_ERROR(CheckNeurons(plan, spec, block, p));
+    if (plan.parts[p].has_experts_on_demand()) LIME_RETURN_IF_ERROR(CheckUnits(plan.parts[p], block, p));
     const Bytes pinned = p == begin || plan.parts[p].hosted() || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;
     if (plan.parts[p].pinned_bytes != pinned) {
       return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].pinned_bytes, ", but ", pinned, " bytes are pinned");

@@ -22,7 +22,7 @@ int64_t RowsOf(const VisitShape& rows) {
 // The bytes of a part that the rows need: of a part on demand, those of the units that they choose.
 double BytesInUse(const ModelSpec& spec, const PlanPart& part, const VisitShape& rows) {
   const auto bytes = static_cast<double>(part.bytes);
-  if (!part.on_demand()) return bytes;
+  if (!part.has_experts_on_demand()) return bytes;
   const ExpertsConfig& experts = *spec.config.experts;
   return bytes * DistinctUnits(experts.count, experts.per_token, RowsOf(rows)) / static_cast<double>(experts.count);
 }
@@ -38,13 +38,50 @@ double ReadUnitMs(const DeviceProfile& profile, Bytes bytes) {
   return static_cast<double>(bytes) / rate * 1000 + std::max(kPartLatencyMs, profile.DiskLatencyMs(4 * kKiB, 1));
 }
 
+// Of the neurons of a sparse part, for a micro-batch of a decode step.
+//
+// Reading: without curves of the model, nothing is known of its zeros. So every neuron counts as
+// active, and those in memory as any. That is the most that a step reads, in one burst.
+UnitDemand DemandOfNeurons(const Plan& head, int p) {
+  const auto neurons = static_cast<double>(NeuronsOf(head, p));
+  return {.chosen = neurons, .hit_share = static_cast<double>(head.parts[p].places) / neurons};
+}
+
+// A neuron of a burst.
+double ReadNeuronMs(const DeviceProfile& profile, Bytes bytes) {
+  const double rate = profile.DiskRate(bytes, kDiskDepth);
+  return rate <= 0 ? kNoDiskMs : static_cast<double>(bytes) / rate * 1000;
+}
+
+// The reads of a sparse part that no computation hides: of neurons, or of all rows for a chunk.
+PartDemand SparseDemand(const DeviceProfile& profile, const Plan& head, int p, bool is_step, double comp_ms) {
+  const PlanPart& part = head.parts[p];
+  if (is_step) {
+    const UnitDemand demand = DemandOfNeurons(head, p);
+    const double neuron_ms = ReadNeuronMs(profile, part.unit_bytes);
+    const double read_ms = neuron_ms < kNoDiskMs ? UncoveredReadMs(demand, neuron_ms, comp_ms) : kNoDiskMs;
+    return {.part = p, .compute_ms = comp_ms, .read_ms = read_ms, .chosen_units = demand.chosen, .hit_share = demand.hit_share};
+  }
+  const auto pieces = static_cast<double>((part.bytes + kSparsePieceBytes - 1) / kSparsePieceBytes);
+  const double all_ms = ReadUnitMs(profile, part.bytes);
+  // The first piece is read before anything is computed.
+  const double read_ms = all_ms < kNoDiskMs ? std::max(all_ms / pieces, all_ms - comp_ms * (1 - 1 / pieces)) : kNoDiskMs;
+  return {.part = p, .compute_ms = comp_ms, .read_ms = read_ms};
+}
+
 // Of all parts on demand. Adds their reads to the times of the device.
 template <typename DemandOf>
-std::vector<PartDemand> AddDemand(const DeviceProfile& profile, const Plan& head, const DemandOf& demand_of, std::vector<double>& comp_ms) {
+std::vector<PartDemand> AddDemand(const DeviceProfile& profile, const Plan& head, bool is_step, const DemandOf& demand_of,
+                                  std::vector<double>& comp_ms) {
   std::vector<PartDemand> demands;
   for (int p = 0; p < head.NumParts(); ++p) {
     const PlanPart& part = head.parts[p];
     if (!part.on_demand()) continue;
+    if (part.sparse()) {
+      demands.push_back(SparseDemand(profile, head, p, is_step, comp_ms[p]));
+      comp_ms[p] += demands.back().read_ms;
+      continue;
+    }
     const UnitDemand demand = demand_of(part);
     const double unit_ms = ReadUnitMs(profile, part.unit_bytes);
     const double read_ms = unit_ms < kNoDiskMs ? UncoveredReadMs(demand, unit_ms, comp_ms[p]) : kNoDiskMs;
@@ -90,13 +127,13 @@ std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& pro
 std::vector<PartDemand> AddStepDemand(const ModelSpec& spec, const DeviceProfile& profile, const PlanRequest& request, const Plan& head,
                                       int64_t rows, std::vector<double>& comp_ms) {
   const auto demand_of = [&](const PlanPart& part) { return DemandOfStep(CountsOf(spec, part), request.unit_hits, rows); };
-  return AddDemand(profile, head, demand_of, comp_ms);
+  return AddDemand(profile, head, /*is_step=*/true, demand_of, comp_ms);
 }
 
 std::vector<PartDemand> AddChunkDemand(const ModelSpec& spec, const DeviceProfile& profile, const Plan& head, int64_t rows,
                                        std::vector<double>& comp_ms) {
   const auto demand_of = [&](const PlanPart& part) { return DemandOfChunk(CountsOf(spec, part), rows); };
-  return AddDemand(profile, head, demand_of, comp_ms);
+  return AddDemand(profile, head, /*is_step=*/false, demand_of, comp_ms);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #include "planner/problem/plan_parts.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "planner/plan/kv_spill.h"
@@ -33,13 +34,14 @@ std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const P
   return cut;
 }
 
-// The block without the matrices of its experts.
-BlockSpec WithoutExperts(const BlockSpec& block) {
-  BlockSpec rest{.id = block.id};
+// The block with some of its tensors.
+template <typename Has>
+BlockSpec Only(const BlockSpec& block, const Has& has) {
+  BlockSpec some{.id = block.id};
   for (const TensorSpec& tensor : block.tensors) {
-    if (tensor.expert < 0) rest.tensors.push_back(tensor), rest.bytes += tensor.info.bytes;
+    if (has(tensor)) some.tensors.push_back(tensor), some.bytes += tensor.info.bytes;
   }
-  return rest;
+  return some;
 }
 
 // All rows of the experts' matrices, expert by expert in order of use.
@@ -70,6 +72,29 @@ int64_t LayerPages(const PlanRequest& request) {
   return request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
 }
 
+// All rows of the matrices behind the decider of a sparse MLP, in order of use.
+std::vector<MatrixRows> RowsBehindDecider(const BlockSpec& mlp) {
+  std::vector<MatrixRows> rows;
+  for (const TensorSpec& tensor : mlp.tensors) {
+    if (tensor.role == DeciderRole(mlp) || tensor.part != TensorPart::kWeight || IsPinned(tensor)) continue;
+    rows.push_back({tensor.role, 0, tensor.info.shape[0]});
+  }
+  return rows;
+}
+
+int64_t NeuronRows(const PlanRequest& request, const BlockSpec& block) {
+  const auto layer = static_cast<size_t>(block.id.layer);
+  return block.id.kind == BlockKind::kMlp && layer < request.neuron_rows.size() ? request.neuron_rows[layer] : 0;
+}
+
+// `before`: the last part of the decider.
+PlanPart Sparse(const PlanRequest& request, const BlockSpec& mlp, const PlanPart& before) {
+  PlanPart part{.block = mlp.id, .rows = RowsBehindDecider(mlp), .unit_bytes = NeuronBytes(mlp), .window_masks = request.window_masks};
+  part.bytes = PartBytes(mlp, part.rows);
+  part.places = std::min(NeuronRows(request, mlp), before.rows.back().end);
+  return part;
+}
+
 PlanPart OnDemand(const PlanRequest& request, const BlockSpec& block, std::vector<MatrixRows> rows) {
   const auto units = static_cast<int64_t>(UnitsIn(rows).size());
   PlanPart part{.block = block.id, .bytes = PartBytes(block, rows), .unit_bytes = UnitBytes(block, rows)};
@@ -85,7 +110,11 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
   const size_t first = parts.size();
   std::vector<MatrixRows> experts;
   if (request.unit_places > 0 && block.id.kind == BlockKind::kExperts) experts = RowsOfExperts(block);
-  for (std::vector<MatrixRows>& rows : CutIntoRows(experts.empty() ? block : WithoutExperts(block), request, spec.config.vocab_size)) {
+  const bool sparse = NeuronRows(request, block) > 0;
+  // What is not on demand.
+  const BlockSpec rest = Only(
+      block, [&](const TensorSpec& tensor) { return sparse ? tensor.role == DeciderRole(block) : experts.empty() || tensor.expert < 0; });
+  for (std::vector<MatrixRows>& rows : CutIntoRows(rest, request, spec.config.vocab_size)) {
     const Bytes bytes = PartBytes(block, rows);
     parts.push_back({.block = block.id,
                      .rows = std::move(rows),
@@ -93,6 +122,7 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
                      .pinned_bytes = block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0});
   }
   if (!experts.empty()) parts.push_back(OnDemand(request, block, std::move(experts)));
+  if (sparse) parts.push_back(Sparse(request, block, parts.back()));
   if (parts.size() == first) return;
   parts[first].pinned_bytes = PinnedBytes(block);
   if (HasKv(block.id.kind)) {
@@ -116,6 +146,14 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
     if (block.id.kind != BlockKind::kEmbedding) AddBlock(spec, request, block, parts);
   }
   return parts;
+}
+
+Bytes SparseMemory(const ModelSpec& spec, const PlanRequest& request) {
+  if (request.neuron_rows.empty()) return 0;
+  const Plan plan{.parts = MakeParts(spec, request)};
+  std::vector<int> all(plan.parts.size());
+  std::iota(all.begin(), all.end(), 0);
+  return SparseMemory(spec, plan, all);
 }
 
 }  // namespace lime

@@ -13,7 +13,11 @@ namespace lime {
 // No times, and nothing streams.
 //
 // With PlanRequest::unit_places, a block with experts becomes the parts of its other matrices, and
-// one part with all experts, which is on demand.
+// one part with all experts, which is on demand. With PlanRequest::neuron_rows, an MLP block becomes
+// the parts of its decider, and one sparse part with its other matrices.
 std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request);
+
+// SparseMemory of a device with all layers.  REQUIRES: MakePlanProblem accepts neuron_rows
+Bytes SparseMemory(const ModelSpec& spec, const PlanRequest& request);
 
 }  // namespace lime

@@ -67,8 +67,14 @@ absl::Status CheckRequest(const PlanRequest& request) {
     LIME_RETURN_IF_ERROR(CheckInt("units of a share", share.units, 0, kMaxUnits));
     LIME_RETURN_IF_ERROR(CheckInt("places of a share", share.places, share.units > 0 ? 1 : 0, share.units));
   }
-  if (request.unit_places > 0 && (request.kv_tokens > 0 || request.retained_positions > 0))
-    return Invalid("planning: experts on demand beside KV that grows or is evicted are not supported; reserve all KV");
+  LIME_RETURN_IF_ERROR(CheckInt("window_masks", request.window_masks, 1, kMaxWindowMasks));
+  for (const int64_t rows : request.neuron_rows) LIME_RETURN_IF_ERROR(CheckInt("neuron_rows", rows, 0, kMaxNeurons));
+  const bool sparse = std::ranges::any_of(request.neuron_rows, [](int64_t rows) { return rows > 0; });
+  if (request.unit_places > 0 && sparse)
+    return Invalid("planning: experts on demand beside sparse MLPs are not supported; choose one of them");
+  if ((request.unit_places > 0 || sparse) && (request.kv_tokens > 0 || request.retained_positions > 0))
+    return Invalid("planning: ", sparse ? "sparse MLPs" : "experts on demand",
+                   " beside KV that grows or is evicted are not supported; reserve all KV");
   const LinkPoint& link = request.default_link;
   if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
   return Invalid("planning: a default link cannot have ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
@@ -82,6 +88,17 @@ absl::Status CheckShares(const ModelSpec& spec, std::span<const ClusterDevice> d
   for (const UnitShare& share : request.unit_shares) units += share.units;
   const int64_t all = spec.config.experts ? spec.config.experts->count : 0;
   return units == all ? absl::OkStatus() : Invalid("planning: the shares have ", units, " experts, but a layer has ", all);
+}
+
+absl::Status CheckNeuronRows(const ModelSpec& spec, const PlanRequest& request) {
+  for (int64_t layer = 0; layer < std::ssize(request.neuron_rows); ++layer) {
+    if (request.neuron_rows[static_cast<size_t>(layer)] == 0) continue;
+    if (layer >= spec.config.num_layers()) return Invalid("planning: neuron_rows name layer ", layer, ", which the model does not have");
+    if (spec.config.activation != Activation::kRelu) return Invalid("planning: the MLPs of the model have no ReLU, so none can be sparse");
+    if (MlpBlockOf(spec.config, static_cast<int32_t>(layer)).kind != BlockKind::kMlp)
+      return Invalid("planning: layer ", layer, " has experts, so its MLP cannot be sparse");
+  }
+  return absl::OkStatus();
 }
 
 // ---- Times
@@ -407,6 +424,7 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   LIME_RETURN_IF_ERROR(CheckDevices(devices));
   LIME_RETURN_IF_ERROR(CheckRequest(request));
   LIME_RETURN_IF_ERROR(CheckShares(spec, devices, request));
+  LIME_RETURN_IF_ERROR(CheckNeuronRows(spec, request));
   PlanProblem problem{.head = MakeHead(spec, devices, request)};
   LIME_RETURN_IF_ERROR(CheckInt("parts", problem.head.NumParts(), 1, kMaxPlanBlocks));
   Instance& instance = problem.instance;

@@ -24,6 +24,7 @@
 #include "planner/plan/instance/stage_plan.h"
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 
@@ -90,6 +91,11 @@ struct PlanRequest {
   // The share of one row's experts in memory for each number of places, from 1; empty: a generic
   // curve (planner/problem/unit_demand.h).
   std::vector<double> unit_hits;
+  // Sparse MLPs: by layer, memory for this many of its neurons (PlanPart::window_masks). 0, and for
+  // layers that it does not name: the MLP is resident or streams like others. Only layers that have
+  // bundles and no experts may have any. With it, all KV is reserved and kept.
+  std::vector<int64_t> neuron_rows;
+  int32_t window_masks = kUsualWindowMasks;
   // The policy to which unit_hits belongs, for each number of places, from 1; the last one also for
   // more places. Empty: LRU. Plans name it (PlanPart::policy).
   std::vector<UnitPolicy> unit_policies;
