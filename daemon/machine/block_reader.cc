@@ -24,6 +24,7 @@ struct BlockReader::Read {
   Bytes bytes = 0;   // aligned; may extend beyond the end of the file
   Bytes needed = 0;  // the part of `bytes` before the extent's end
   int attempts = 0;
+  std::span<const BlockDevice::Segment> segments;  // of a scattered read, instead of `destination`
 };
 
 BlockReader::BlockReader(std::unique_ptr<BlockDevice> device, const Options& options) : options_(options), device_(std::move(device)) {
@@ -69,6 +70,21 @@ void BlockReader::StartRead(const Extent& extent, std::byte* buffer, Completion 
   });
 }
 
+void BlockReader::StartScatteredRead(int file, int64_t offset, std::span<const BlockDevice::Segment> segments, Completion done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++open_requests_;
+  }
+  device_->Post([this, file, offset, segments, done = std::move(done)] {
+    auto request = std::make_shared<Request>();
+    request->done = done, request->reads_left = 1;
+    Bytes bytes = 0;
+    for (const BlockDevice::Segment& segment : segments) bytes += segment.bytes;
+    queue_.push_back({.request = request, .file = file, .offset = offset, .bytes = bytes, .needed = bytes, .segments = segments});
+    FillChannels();
+  });
+}
+
 void BlockReader::Cancel() {
   device_->Post([this] {
     for (const Read& read : queue_) read.request->status.Update(absl::CancelledError("reading weights was cancelled"));
@@ -104,6 +120,12 @@ void BlockReader::Submit(int channel, Read read) {
   const int64_t offset = read.offset;
   std::byte* const destination = read.destination;
   const Bytes bytes = read.bytes;
+  if (!read.segments.empty()) {
+    const std::span<const BlockDevice::Segment> segments = read.segments;
+    return device_->StartScatteredRead(
+        channel, file, offset, segments,
+        [this, channel, read = std::move(read)](BlockDevice::Result result) { OnRead(channel, read, result); });
+  }
   device_->StartRead(channel, file, offset, destination, bytes,
                      [this, channel, read = std::move(read)](BlockDevice::Result result) { OnRead(channel, read, result); });
 }
@@ -113,7 +135,7 @@ void BlockReader::OnRead(int channel, Read read, BlockDevice::Result result) {
   const bool complete = result.error == 0 && result.bytes >= read.needed;
   if (!complete) {
     // Keeps whole aligned units of a short read; reads the rest again.
-    const Bytes kept = result.error == 0 ? result.bytes / device_->alignment() * device_->alignment() : 0;
+    const Bytes kept = result.error == 0 && read.segments.empty() ? result.bytes / device_->alignment() * device_->alignment() : 0;
     bytes_read_.fetch_sub(std::min(result.bytes, read.needed) - kept, std::memory_order_relaxed);
     read.offset += kept, read.destination += kept, read.bytes -= kept, read.needed -= kept;
     read.attempts = kept > 0 ? 0 : read.attempts + 1;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -51,6 +52,11 @@ class BlockReader {
   // repeated up to max_attempts times; the final error names file and offset. REQUIRES: `buffer`
   // has the device's alignment and lives until `done`. `tag`: for Cancel; 0: none.
   void StartRead(const Extent& extent, std::byte* buffer, Completion done, int64_t tag = 0);
+
+  // Reads one range of a file into several places in memory, as BlockDevice::StartScatteredRead does,
+  // with the promises of StartRead. A short read is repeated as a whole.
+  // REQUIRES: `segments` and their memory live until `done`
+  void StartScatteredRead(int file, int64_t offset, std::span<const BlockDevice::Segment> segments, Completion done);
 
   // Runs `task` on the device's thread.
   void Post(std::function<void()> task) { device_->Post(std::move(task)); }

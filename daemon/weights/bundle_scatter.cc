@@ -56,6 +56,7 @@ void ScatterReads(const LayerBundles& layer, std::span<const BundleSlot> wanted,
         AppendGap(gap, options, out);
       }
       Append({wanted[next].memory, range.bytes}, out);
+      ++out.reads.back().num_neurons;
     }
   }
   LIME_CHECK_EQ(next, wanted.size()) << "neurons do not ascend by place";

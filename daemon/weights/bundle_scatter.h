@@ -39,6 +39,7 @@ struct ScatteredRead {
   Bytes bytes = 0;
   size_t first_segment = 0;
   size_t num_segments = 0;
+  size_t num_neurons = 0;  // that it brings: the next ones of those wanted
 };
 
 struct ScatteredReads {
@@ -46,6 +47,9 @@ struct ScatteredReads {
   std::vector<BlockDevice::Segment> segments;
   std::vector<int32_t> places;     // scratch
   std::vector<BundleRead> joined;  // scratch
+
+  // So that reads of so many neurons allocate nothing.  REQUIRES: gaps are at most as long as gap_memory
+  void Reserve(size_t neurons) { reads.reserve(neurons), segments.reserve(2 * neurons), places.reserve(neurons), joined.reserve(neurons); }
 };
 
 // Writes the reads of these neurons into `out`; allocates nothing if `out` had as many before. A read of

@@ -92,6 +92,17 @@ absl::StatusOr<BundleStore> BundleStore::Open(const Checkpoint& checkpoint, cons
   return store;
 }
 
+absl::StatusOr<std::vector<int64_t>> BundleStore::SparseNeurons(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  LIME_ASSIGN_OR_RETURN(const BundleStore store, Open(checkpoint, spec));
+  LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, checkpoint.dir()));
+  std::vector<int64_t> neurons(static_cast<size_t>(spec.config.num_layers()), 0);
+  for (const BundledMlp& mlp : mlps) {
+    const LayerBundles* const layer = mlp.packed ? nullptr : store.OfLayer(mlp.layer);
+    if (layer != nullptr) neurons[static_cast<size_t>(mlp.layer)] = layer->shape().neurons;
+  }
+  return neurons;
+}
+
 const LayerBundles* BundleStore::OfLayer(int32_t layer) const {
   const auto found = std::ranges::find(layers_, layer, &LayerBundles::layer);
   return found == layers_.end() ? nullptr : &*found;

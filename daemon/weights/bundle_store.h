@@ -62,6 +62,10 @@ class BundleStore {
   // REQUIRES: `spec` was built from `checkpoint`.
   static absl::StatusOr<BundleStore> Open(const Checkpoint& checkpoint, const ModelSpec& spec);
 
+  // By layer of the model: neurons that have bundles and can be computed from them alone; 0: none. Of
+  // packed groups, bundles have no scales, which sparse MLPs would need in memory: also 0.
+  static absl::StatusOr<std::vector<int64_t>> SparseNeurons(const Checkpoint& checkpoint, const ModelSpec& spec);
+
   // Null if the layer has no bundles.
   const LayerBundles* OfLayer(int32_t layer) const;
   std::span<const LayerBundles> layers() const { return layers_; }  // those that have bundles, ascending

@@ -1,7 +1,10 @@
-// A block device with reads that fail or return too few bytes.
+// A block device with reads that fail, return too few bytes, or wrong ones.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +25,8 @@ class FaultyDevice : public BlockDevice {
   };
   struct Fault {
     int error = 0;            // if not 0: the answer, without a read
-    Bytes shortened_to = -1;  // if not negative: the read gets only so many bytes
+    Bytes shortened_to = -1;  // if not negative: the read gets only so many bytes; of a scattered read, it only says so
+    bool wrong = false;       // of a scattered read: every byte differs from the file
   };
   using Plan = std::function<Fault(const Read&)>;
 
@@ -40,9 +44,19 @@ class FaultyDevice : public BlockDevice {
     if (length == 0) return device_->Post([done = std::move(done)] { done({.error = 0, .bytes = 0}); });
     device_->StartRead(channel, file, offset, destination, length, std::move(done));
   }
-  // Passed on as it is.
   void StartScatteredRead(int channel, int file, int64_t offset, std::span<const Segment> segments, Completion done) override {
-    device_->StartScatteredRead(channel, file, offset, segments, std::move(done));
+    Bytes bytes = 0;
+    for (const Segment& segment : segments) bytes += segment.bytes;
+    const Fault fault = plan_({channel, file, offset, bytes});
+    if (fault.error != 0) return device_->Post([done = std::move(done), fault] { done({.error = fault.error, .bytes = 0}); });
+    device_->StartScatteredRead(channel, file, offset, segments,
+                                [copy = std::vector(segments.begin(), segments.end()), fault, done = std::move(done)](Result result) {
+                                  for (const Segment& segment : copy) {
+                                    for (Bytes i = 0; fault.wrong && i < segment.bytes; ++i) segment.memory[i] ^= std::byte{1};
+                                  }
+                                  if (fault.shortened_to >= 0) result.bytes = std::min(result.bytes, fault.shortened_to);
+                                  done(result);
+                                });
   }
 
  private:
