@@ -1,0 +1,105 @@
+// What a sparse part reads and computes in a visit: one micro-batch in one layer.
+//
+//   BeginNeurons(mask) ── rounds of NeuronWindow ── TakeLoads ──► OnNeuronRead ──┐
+//                                held neurons ──────────────────► NextReady ◄────┘ ──► OnComputed
+//   BeginPieces(count) ── TakePiece ──► OnPieceRead ────────────► NextReady ─────────► OnComputed
+//
+// A micro-batch of few rows computes its active neurons, in ascending order, as soon as all those
+// before are there (Backend::ComputeNeurons). A micro-batch of many rows computes all rows, piece by
+// piece in order: a piece is read while the one before is computed.
+//
+// Reads are checked, and repeated once, by the owner's reader. One that fails fails the step: the
+// device stops.
+//
+// Thread: the owner's.   Owner: StageLogic.   Pure, deterministic, and allocates nothing after Create.
+// Invariants: at most one visit is under way; a row of memory is not read into while a neuron in it is
+// needed; every neuron or piece of a visit is ready exactly once, in order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "daemon/logic/neuron_window/neuron_window.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+class SparseVisits {
+ public:
+  static constexpr int32_t kPieces = 2;  // in memory
+
+  // A neuron in its row, or a piece in its place.
+  struct Unit {
+    int32_t unit = 0;
+    int32_t place = 0;
+    friend bool operator==(const Unit&, const Unit&) = default;
+  };
+  // Neurons of all visits so far.
+  struct Counts {
+    int64_t rows = 0;
+    int64_t active = 0;  // that were computed
+    int64_t loaded = 0;  // of them, that were read
+    friend bool operator==(const Counts&, const Counts&) = default;
+  };
+
+  // One window for each sparse part. InvalidArgument for numbers outside their bounds.
+  static absl::StatusOr<std::unique_ptr<SparseVisits>> Create(std::span<const MaskWindow::Options> parts);
+
+  // ---- A visit
+
+  // Computes these neurons of a part for so many rows. InvalidArgument if they do not ascend, or the layer does not have
+  // them; nothing has begun then.
+  // REQUIRES: no visit is under way; at least one neuron
+  absl::Status BeginNeurons(int32_t part, std::span<const int32_t> mask, int32_t rows);
+  // Computes all rows of a part, in so many pieces.  REQUIRES: no visit is under way; at least one piece
+  void BeginPieces(int32_t part, int32_t pieces);
+
+  bool IsUnderWay() const { return part_ >= 0; }
+  int32_t part() const { return part_; }  // of the visit; -1: none
+  bool by_neurons() const { return pieces_ == 0; }
+
+  // The neurons to read now, ascending: once for each round that lacks any. All of them are read
+  // before the next ones come. Valid until the next call that is not const.
+  std::span<const NeuronWindow::Load> TakeLoads();
+  // The next piece to read. Nothing while no place is free.
+  std::optional<Unit> TakePiece();
+
+  // A neuron of TakeLoads, or a piece, is in memory.
+  void OnNeuronRead(int32_t neuron);
+  void OnPieceRead(int32_t piece);
+
+  // The next neuron or piece to compute, in order. Nothing while it is not there yet.
+  std::optional<Unit> NextReady();
+  // The next so many of NextReady are computed.
+  void OnComputed(int32_t units);
+
+  const Counts& counts(int32_t part) const { return parts_[static_cast<size_t>(part)].counts; }
+  // Rows of a part with a neuron.
+  int32_t num_used(int32_t part) const { return parts_[static_cast<size_t>(part)].window->num_used(); }
+
+ private:
+  struct Part {
+    std::unique_ptr<NeuronWindow> window;
+    std::vector<bool> reading;  // by neuron
+    Counts counts;
+  };
+
+  SparseVisits() = default;
+  Part& Current() { return parts_[static_cast<size_t>(part_)]; }
+  void BeginRound();
+  void End();
+
+  std::vector<Part> parts_;
+  int32_t part_ = -1;
+  // Of the round, or of all pieces: how many there are, are ready, and are computed.
+  int32_t units_ = 0, ready_ = 0, computed_ = 0;
+  bool has_loads_ = false;                                     // TakeLoads has not been called for them
+  int32_t pieces_ = 0;                                         // of the visit; 0: by neurons
+  int32_t next_piece_ = 0;                                     // to be read
+  std::vector<bool> piece_read_ = std::vector<bool>(kPieces);  // by place
+};
+
+}  // namespace lime

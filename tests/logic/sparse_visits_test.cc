@@ -1,0 +1,190 @@
+// Visits of sparse parts: every neuron and every piece is computed once, in order, from memory that it
+// was read into, whatever the order in which reads end.
+#include "daemon/logic/neuron_window/sparse_visits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "planner/base/random.h"
+
+namespace lime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::unique_ptr<SparseVisits> OpenVisits(std::vector<MaskWindow::Options> parts) {
+  auto visits = SparseVisits::Create(parts);
+  EXPECT_TRUE(visits.ok()) << visits.status();
+  return *std::move(visits);
+}
+
+std::vector<int32_t> ReadyUnits(SparseVisits& visits) {
+  std::vector<int32_t> units;
+  while (const auto unit = visits.NextReady()) units.push_back(unit->unit);
+  return units;
+}
+
+std::vector<int32_t> TakenLoads(SparseVisits& visits) {
+  std::vector<int32_t> neurons;
+  for (const auto& load : visits.TakeLoads()) neurons.push_back(load.neuron);
+  return neurons;
+}
+
+TEST(SparseVisitsTest, NeuronsAreComputedInOrderAsSoonAsAllBeforeThemAreThere) {
+  const auto visits = OpenVisits({{.neurons = 10, .rows = 6, .masks = 2}});
+  const std::vector<int32_t> first = {1, 4, 6}, second = {1, 3, 4, 8};
+  ASSERT_TRUE(visits->BeginNeurons(0, first, 1).ok());
+  EXPECT_THAT(TakenLoads(*visits), ElementsAre(1, 4, 6));
+  EXPECT_THAT(TakenLoads(*visits), IsEmpty()) << "once a round";
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty());
+  visits->OnNeuronRead(6);
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty()) << "1 and 4 come first";
+  visits->OnNeuronRead(1);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(1));
+  visits->OnNeuronRead(4);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(4, 6));
+  visits->OnComputed(1);
+  EXPECT_TRUE(visits->IsUnderWay());
+  visits->OnComputed(2);
+  EXPECT_FALSE(visits->IsUnderWay());
+  ASSERT_TRUE(visits->BeginNeurons(0, second, 2).ok());
+  EXPECT_THAT(TakenLoads(*visits), ElementsAre(3, 8)) << "1 and 4 are there";
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(1)) << "before any read has ended";
+  visits->OnNeuronRead(8), visits->OnNeuronRead(3);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(3, 4, 8));
+  visits->OnComputed(4);
+  EXPECT_EQ(visits->counts(0), (SparseVisits::Counts{.rows = 3, .active = 7, .loaded = 5}));
+}
+
+TEST(SparseVisitsTest, AMaskLargerThanMemoryComesInRounds) {
+  const auto visits = OpenVisits({{.neurons = 9, .rows = 2, .masks = 4}});
+  const std::vector<int32_t> mask = {0, 2, 5, 7, 8};
+  ASSERT_TRUE(visits->BeginNeurons(0, mask, 1).ok());
+  std::vector<int32_t> computed;
+  int rounds = 0;
+  while (visits->IsUnderWay()) {
+    const std::vector<int32_t> loads = TakenLoads(*visits);
+    ASSERT_LE(loads.size(), 2u);
+    for (const int32_t neuron : loads) visits->OnNeuronRead(neuron);
+    const std::vector<int32_t> ready = ReadyUnits(*visits);
+    ASSERT_FALSE(ready.empty());
+    computed.insert(computed.end(), ready.begin(), ready.end());
+    visits->OnComputed(static_cast<int32_t>(ready.size()));
+    ++rounds;
+  }
+  EXPECT_EQ(computed, mask);
+  EXPECT_EQ(rounds, 3);
+}
+
+TEST(SparseVisitsTest, PiecesPassThroughTwoPlacesInOrder) {
+  const auto visits = OpenVisits({{.neurons = 9, .rows = 2, .masks = 4}});
+  visits->BeginPieces(0, 3);
+  EXPECT_FALSE(visits->by_neurons());
+  EXPECT_THAT(TakenLoads(*visits), IsEmpty());
+  EXPECT_EQ(visits->TakePiece(), (SparseVisits::Unit{0, 0}));
+  EXPECT_EQ(visits->TakePiece(), (SparseVisits::Unit{1, 1}));
+  EXPECT_EQ(visits->TakePiece(), std::nullopt) << "both places are in use";
+  visits->OnPieceRead(1);
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty());
+  visits->OnPieceRead(0);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(0, 1));
+  EXPECT_EQ(visits->TakePiece(), std::nullopt) << "neither is computed";
+  visits->OnComputed(1);
+  EXPECT_EQ(visits->TakePiece(), (SparseVisits::Unit{2, 0}));
+  visits->OnComputed(1);
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty());
+  visits->OnPieceRead(2);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(2));
+  visits->OnComputed(1);
+  EXPECT_FALSE(visits->IsUnderWay());
+}
+
+TEST(SparseVisitsTest, AWrongMaskIsRefusedAndChangesNothing) {
+  const auto visits = OpenVisits({{.neurons = 9, .rows = 2, .masks = 4}});
+  for (const std::vector<int32_t>& wrong : {std::vector<int32_t>{3, 3}, {4, 1}, {9}, {-1}}) {
+    EXPECT_FALSE(visits->BeginNeurons(0, wrong, 1).ok());
+    EXPECT_FALSE(visits->IsUnderWay());
+  }
+  const std::vector<int32_t> right = {8};
+  EXPECT_TRUE(visits->BeginNeurons(0, right, 1).ok());
+}
+
+// Two parts with random masks. Reads end in any order, and computations in any number of turns. What is
+// computed is in the row that it was read into, and in no other.
+TEST(SparseVisitsTest, RandomVisitsComputeEverythingOnceFromItsOwnMemory) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    std::vector<MaskWindow::Options> parts;
+    for (int i = 0; i < 2; ++i) {
+      const int32_t neurons = 1 + random.Below(40);
+      parts.push_back({.neurons = neurons, .rows = 1 + random.Below(neurons), .masks = 1 + random.Below(6)});
+    }
+    const auto visits = OpenVisits(parts);
+    std::vector<std::vector<int32_t>> memory;  // by part and row: its neuron
+    for (const auto& part : parts) memory.emplace_back(static_cast<size_t>(part.rows), -1);
+    for (int visit = 0; visit < 60; ++visit) {
+      const int32_t part = random.Below(2);
+      const bool by_neurons = random.Below(4) > 0;
+      std::vector<int32_t> all, computed, reading;
+      if (by_neurons) {
+        const int percent = 1 + random.Below(100);
+        for (int32_t neuron = 0; neuron < parts[static_cast<size_t>(part)].neurons; ++neuron) {
+          if (random.Below(100) < percent) all.push_back(neuron);
+        }
+        if (all.empty()) continue;
+        ASSERT_TRUE(visits->BeginNeurons(part, all, 1).ok());
+      } else {
+        all.resize(static_cast<size_t>(1 + random.Below(7)));
+        std::iota(all.begin(), all.end(), 0);
+        visits->BeginPieces(part, static_cast<int32_t>(all.size()));
+      }
+      int32_t not_computed = 0;
+      std::map<int32_t, int32_t> pieces;  // by place, of those that are not computed
+      while (visits->IsUnderWay()) {
+        for (const auto& load : visits->TakeLoads()) {
+          memory[static_cast<size_t>(part)][static_cast<size_t>(load.row)] = load.neuron;
+          reading.push_back(load.neuron);
+        }
+        while (const auto piece = visits->TakePiece()) {
+          ASSERT_TRUE(pieces.emplace(piece->place, piece->unit).second) << "the place is in use";
+          reading.push_back(piece->unit);
+        }
+        if (!reading.empty() && random.Below(2) > 0) {
+          const auto ended = reading.begin() + random.Below(static_cast<int>(reading.size()));
+          by_neurons ? visits->OnNeuronRead(*ended) : visits->OnPieceRead(*ended);
+          reading.erase(ended);
+        }
+        while (const auto unit = visits->NextReady()) {
+          ASSERT_EQ(std::ranges::count(reading, unit->unit), 0) << "it is still being read";
+          if (by_neurons) {
+            ASSERT_EQ(memory[static_cast<size_t>(part)][static_cast<size_t>(unit->place)], unit->unit);
+          } else {
+            ASSERT_EQ(pieces.at(unit->place), unit->unit);
+          }
+          computed.push_back(unit->unit);
+          ++not_computed;
+        }
+        if (not_computed == 0 || random.Below(3) == 0) continue;
+        const int32_t some = 1 + random.Below(not_computed);
+        if (!by_neurons) {
+          for (int32_t i = 0; i < some; ++i)
+            pieces.erase(computed[computed.size() - static_cast<size_t>(not_computed) + static_cast<size_t>(i)] % SparseVisits::kPieces);
+        }
+        visits->OnComputed(some);
+        not_computed -= some;
+      }
+      ASSERT_EQ(computed, all);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lime
