@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/sparse_parts.h"
 #include "planner/problem/unit_demand.h"
 
 namespace lime {
@@ -139,6 +140,7 @@ absl::Status StageCompute::ComputePart(int part, int64_t step) {
 
 absl::Status StageCompute::RunUnits(int part, int64_t step, std::span<const UnitInPlace> units, const MicroBatch& batch) {
   if (batch.rows.empty()) return absl::OkStatus();
+  if (plan_.parts[part].sparse()) return RunSparse(part, units, batch);
   if (std::exchange(may_guess_, false)) GuessUnits(part, step, batch);
   const StageWeights& weights = *parts_.weights;
   for (const auto& [unit, place] : units) {
@@ -146,6 +148,29 @@ absl::Status StageCompute::RunUnits(int part, int64_t step, std::span<const Unit
       LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(plan_.parts[part].block, weights.UnitRows(part, unit, i, place)));
   }
   return absl::OkStatus();
+}
+
+absl::Status StageCompute::RunSparse(int part, std::span<const UnitInPlace> units, const MicroBatch& batch) {
+  const BlockId id = plan_.parts[part].block;
+  const StageWeights& weights = *parts_.weights;
+  if (ComputesNeurons(plan_, std::ssize(batch.rows))) {
+    neurons_.clear();
+    for (const auto& [neuron, row] : units) neurons_.push_back(weights.Neuron(part, neuron, row));
+    return parts_.backend->ComputeNeurons(id, neurons_);
+  }
+  for (const auto& [piece, place] : units) {
+    for (int i = 0; i < weights.NumUnitRows(part, piece); ++i)
+      LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(id, weights.PieceRows(part, piece, i, place)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<const int32_t>> StageCompute::DecideNeurons(int part, const MicroBatch& batch) {
+  if (batch.rows.empty()) return std::span<const int32_t>();
+  const BlockId id = plan_.parts[part].block;
+  LIME_ASSIGN_OR_RETURN(const std::span<const int32_t> neurons, parts_.backend->DecideNeurons(id));
+  if (neurons.empty()) LIME_RETURN_IF_ERROR(parts_.backend->ComputeNeurons(id, {}));
+  return neurons;
 }
 
 // The backend counts all experts of the block, the part only its own.
@@ -175,7 +200,7 @@ void StageCompute::FindNextParts() {
     int next = -1;
     bool ahead = false;  // of a block's parts on demand, which are its last ones
     for (int part = stage.hi - 1; stage.device == parts_.stage.device && part >= stage.lo; --part) {
-      if (!plan_.parts[part].on_demand()) continue;
+      if (!plan_.parts[part].has_experts_on_demand()) continue;
       ahead = ahead || plan_.parts[part].ahead_places > 0;
       if (plan_.parts[part].hosted()) continue;
       next_part_[part] = next;
@@ -184,6 +209,11 @@ void StageCompute::FindNextParts() {
   }
   for (const PlanPart& part : plan_.parts) most = std::max(most, part.rows.size());
   router_.reserve(most);
+  most = 0;
+  for (const int part : PartsOn(plan_, parts_.stage.device)) {
+    if (plan_.parts[part].sparse()) most = std::max(most, static_cast<size_t>(plan_.parts[part].places));
+  }
+  neurons_.reserve(most);
 }
 
 void StageCompute::GuessUnits(int part, int64_t step, const MicroBatch& batch) {

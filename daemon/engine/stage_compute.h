@@ -53,6 +53,10 @@ class StageCompute {
   // Run. Empty for a micro-batch without rows.  REQUIRES: the parts of the block before it have been
   // computed
   std::span<const int32_t> ChosenUnits(int part, const MicroBatch& batch);
+  // The active neurons of a sparse part, ascending, for a micro-batch that computes them alone. Valid
+  // until the next Run. Without any, the block is computed.  REQUIRES: ComputesNeurons; the parts of the
+  // block before it have been computed
+  absl::StatusOr<std::span<const int32_t>> DecideNeurons(int part, const MicroBatch& batch);
   // From now on reads the rows of the embedding with `rows`.  Thread: any, while Run is not called
   void ReadRowsWith(RowReader* rows) { rows_ = rows; }
 
@@ -81,6 +85,7 @@ class StageCompute {
   void GuessUnits(int part, int64_t step, const MicroBatch& batch);
   bool FindRouter(int part, int64_t step);
   int32_t UnitOf(int part, int32_t expert) const;
+  absl::Status RunSparse(int part, std::span<const UnitInPlace> units, const MicroBatch& batch);
   absl::Status Sample(const MicroBatch& batch);
   absl::Status EncodeLogits(int64_t ids, const MicroBatch& batch);
   absl::Status FindLogitsUsed(const MicroBatch& batch);
@@ -98,6 +103,7 @@ class StageCompute {
   // By row that wants logits: on how many of the largest logits its token depends.
   std::vector<int64_t> used_;
   std::vector<int32_t> chosen_;  // units of a part on demand
+  std::vector<NeuronInMemory> neurons_;
   // By part on demand without a host: the next one of its stage, if that or a part of its block on a
   // host reads ahead; else -1.
   std::vector<int> next_part_;

@@ -19,6 +19,7 @@
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/sparse_parts.h"
 #include "planner/program/program_runner.h"
 
 namespace lime {
@@ -77,10 +78,12 @@ class InstalledStage final : public StageEngine {
 
   absl::Status Open() {
     LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(plan_, device_));
-    LIME_RETURN_IF_ERROR(parts_.Open({.mutex = &mutex_,
-                                      .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
-                                      .send_to_peer = [this](int32_t to, std::vector<std::byte> message,
-                                                             bool may_wait) { SendToPeer(to, std::move(message), may_wait); }}));
+    LIME_RETURN_IF_ERROR(parts_.Open(
+        {.mutex = &mutex_,
+         .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
+         .send_to_peer = [this](int32_t to, std::vector<std::byte> message,
+                                bool may_wait) { SendToPeer(to, std::move(message), may_wait); },
+         .neurons_read = [this](std::span<const int32_t> neurons, const absl::Status& status) { OnNeuronsRead(neurons, status); }}));
     compute_ = std::make_unique<StageCompute>(
         parts_, StageCompute::Owner{.rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); },
                                     .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); },
@@ -160,6 +163,9 @@ class InstalledStage final : public StageEngine {
         const StageLogic::AheadUses ahead = logic_->units_ahead();
         stats.units_suggested = ahead.suggested, stats.units_read_ahead = ahead.read, stats.read_ahead_used = ahead.used;
         stats.read_ahead_wasted = ahead.wasted;
+        const SparseVisits::Counts neurons = logic_->neurons();
+        stats.neuron_rows = neurons.rows, stats.neurons_computed = neurons.active, stats.neurons_loaded = neurons.loaded;
+        stats.neuron_bytes = parts_.weights->neuron_bytes_read(), stats.neuron_reads = parts_.weights->neuron_reads();
         stats.decode_unit_hits = logic_->decode_units().hits, stats.decode_unit_misses = logic_->decode_units().misses;
       }
     }
@@ -199,6 +205,9 @@ class InstalledStage final : public StageEngine {
 
   // Bytes read from the disk for what streams.
   Bytes BytesRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
+
+  // The same without neurons: their small reads say nothing of the disk's rate.
+  Bytes BytesStreamed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return BytesRead() - parts_.weights->neuron_bytes_read(); }
 
   HostedKv& others() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.others; }
   HostedUnits& hosted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.hosted_units; }
@@ -304,7 +313,7 @@ class InstalledStage final : public StageEngine {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
     if (!Health().ok()) return;  // the memory it was for may be gone
-    disk_.LoadEnded(end_ms, BytesRead());
+    disk_.LoadEnded(end_ms, BytesStreamed());
     if (trace_) trace_->LoadEnded(load, end_ms);
     logic_->OnLoaded(load, SteadyMs(), actions_);
     CarryOut();
@@ -352,10 +361,50 @@ class InstalledStage final : public StageEngine {
   void Carry(const ProgramRunner::StartAskUnits& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto& [stage, microbatch, part] = start.what;
     const MicroBatch& batch = logic_->inbox().batch(microbatch);
+    if (plan_.parts[part].sparse()) return AskNeurons(part, microbatch, batch);
     const std::span<const int32_t> chosen = compute_->ChosenUnits(part, batch);
     if (options_.routes != nullptr)
       options_.routes->Add(start.step, microbatch, plan_.parts[part].block.layer, static_cast<int32_t>(batch.rows.size()), chosen);
     logic_->OnUnitsChosen(part, microbatch, chosen, SteadyMs(), actions_);
+  }
+
+  // Follows directly after the decider's rows.
+  void AskNeurons(int part, int32_t microbatch, const MicroBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!ComputesNeurons(plan_, std::ssize(batch.rows)))
+      return logic_->OnPiecesChosen(part, microbatch, weights().NumUnits(part), SteadyMs(), actions_);
+    const absl::StatusOr<std::span<const int32_t>> neurons = compute_->DecideNeurons(part, batch);
+    if (!neurons.ok()) return Refuse(neurons.status());
+    logic_->OnUnitsChosen(part, microbatch, *neurons, SteadyMs(), actions_);
+  }
+
+  void Carry(const StageLogic::StartNeuronReads& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    neuron_reads_left_ = std::ssize(start.loads), neuron_reads_begun_ms_ = SteadyMs();
+    weights().StartNeuronReads(start.part, start.loads);
+  }
+
+  void OnNeuronsRead(std::span<const int32_t> neurons, const absl::Status& status) {
+    const double end_ms = SteadyMs();  // before waiting for the lock
+    absl::MutexLock lock(&mutex_);
+    if (!Health().ok()) return;  // the memory it was for may be gone
+    neuron_reads_left_ -= std::ssize(neurons);
+    if (neuron_reads_left_ == 0) stats_.neuron_io_ms += end_ms - neuron_reads_begun_ms_;
+    logic_->OnNeuronsRead(neurons, status, SteadyMs(), actions_);
+    CarryOut();
+  }
+
+  void Carry(const StageLogic::StartPieceRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    disk_.LoadBegun(SteadyMs());
+    weights().StartPieceRead(start.part, start.piece, start.place,
+                             [this, piece = start.piece](const absl::Status& status) { OnPieceRead(piece, status); });
+  }
+
+  void OnPieceRead(int32_t piece, const absl::Status& status) {
+    const double end_ms = SteadyMs();  // before waiting for the lock
+    absl::MutexLock lock(&mutex_);
+    if (!Health().ok()) return;  // the memory it was for may be gone
+    disk_.LoadEnded(end_ms, BytesStreamed());
+    logic_->OnPieceRead(piece, status, SteadyMs(), actions_);
+    CarryOut();
   }
 
   void Carry(const ProgramRunner::StartAskHost& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -385,7 +434,7 @@ class InstalledStage final : public StageEngine {
     const double end_ms = SteadyMs();  // before waiting for the lock
     absl::MutexLock lock(&mutex_);
     if (!Health().ok()) return;  // the memory it was for may be gone
-    disk_.LoadEnded(end_ms, BytesRead());
+    disk_.LoadEnded(end_ms, BytesStreamed());
     if (status.ok()) stats_.unit_bytes += bytes;
     logic_->OnUnitRead(number, status, SteadyMs(), actions_);
     CarryOut();
@@ -577,6 +626,9 @@ class InstalledStage final : public StageEngine {
   // What the compute thread computes next.
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);
   std::span<const UnitInPlace> units_ ABSL_GUARDED_BY(mutex_);  // of a part on demand, else empty
+  // Neurons of the burst under way that have not come, and when it began.
+  int64_t neuron_reads_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  double neuron_reads_begun_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
   ComputeWait wait_ ABSL_GUARDED_BY(mutex_);
   // When another device's last query was answered.

@@ -12,6 +12,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
@@ -101,7 +102,8 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .passes = stage.planned_steps > 0 ? stage.planned_steps : plan().context,
                                                      .kv = kv.get(),
                                                      .handover = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
-                                                     .wrap_device = stage.wrap_device}));
+                                                     .wrap_device = stage.wrap_device,
+                                                     .neurons_read = owner.neurons_read}));
   OpenUnits(owner);
   LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (visit != nullptr && spec.config.stream_cols() != spec.config.hidden_size)
@@ -135,6 +137,7 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .attends_pieces = device().max_layer_pages > 0,
           .attends_for_others = device().memory.hosted > 0,
           .computes_for_others = HostsUnits(plan(), stage.device),
+          .sparse_rows = HasSparseParts(plan(), stage.device) ? plan().batch : 0,
           .grow_kv = stage.grow_kv,
           .numerics = stage.numerics};
 }
@@ -153,7 +156,8 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   ReturnFreedMemory();  // free heap pages must not count as resident
   const Bytes handover = stage.takeover == nullptr ? 0 : stage.takeover->handover_bytes();
   const Needs needs{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
-                    .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
+                    .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + SparseMemory(spec, plan(), stage.device) +
+                                   MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
                     .state = device().memory.state,
                     .weights = weight_bytes};

@@ -34,6 +34,7 @@ struct StageParts {
     std::function<void()> wrote;  // StageKv::Options::wrote
     // Sends a message to a host, or to a device whose host this one is. Called under the lock.
     std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_to_peer;
+    std::function<void(std::span<const int32_t> neurons, const absl::Status& status)> neurons_read;  // StageWeights::Options
   };
   // ResourceExhausted, with the numbers and a remedy, if the process would exceed the device's
   // budget, also while it takes over KV of the previous plan. Other errors as for

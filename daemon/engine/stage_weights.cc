@@ -9,11 +9,16 @@
 #include "planner/plan/model/block_parts.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
 
-// Cuts blocks as the plan does, and parts on demand into their units. Blocks that the plan does not
+// Reads of 1 MiB in flight if neurons are read on demand, so that these do not wait for long.
+constexpr int kChannelsBesideNeurons = 2;
+
+// Cuts blocks as the plan does, parts with experts on demand into their units, and sparse parts into
+// pieces. Blocks that the plan does not
 // name are not read.
 std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) {
   return [&plan](const BlockSpec& block) {
@@ -21,7 +26,9 @@ std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) 
     const auto [begin, end] = PartsOf(plan, block.id);
     for (int part = begin; part < end; ++part) {
       const PlanPart& what = plan.parts[part];
-      if (what.on_demand()) {
+      if (what.sparse()) {
+        for (BlockPart& piece : SparsePieces(block, what)) parts.push_back(std::move(piece));
+      } else if (what.on_demand()) {
         for (const auto unit : UnitsIn(what.rows)) parts.push_back({.rows = {unit.begin(), unit.end()}, .bytes = what.unit_bytes});
       } else if (!what.is_kv()) {
         parts.push_back({.rows = what.rows, .bytes = what.bytes});
@@ -31,15 +38,15 @@ std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) 
   };
 }
 
-// How many parts a part becomes in CutOf.
-int PiecesOf(const PlanPart& part) {
-  return part.is_kv() ? 0 : part.on_demand() ? static_cast<int>(UnitsIn(part.rows).size()) : 1;
+// How many parts a part before others of its block becomes in CutOf. A sparse part is the last one.
+int UnitsBefore(const PlanPart& part) {
+  return part.is_kv() ? 0 : part.has_experts_on_demand() ? static_cast<int>(UnitsIn(part.rows).size()) : 1;
 }
 
 // The index of a part among its block's parts as CutOf cuts them; on demand, of its first unit.
 int IndexInBlock(const Plan& plan, int part) {
   int index = 0;
-  for (int before = PartsOf(plan, plan.parts[part].block).first; before < part; ++before) index += PiecesOf(plan.parts[before]);
+  for (int before = PartsOf(plan, plan.parts[part].block).first; before < part; ++before) index += UnitsBefore(plan.parts[before]);
   return index;
 }
 
@@ -49,7 +56,9 @@ int BlockIndex(const ModelSpec& spec, BlockId id) {
 
 absl::StatusOr<std::unique_ptr<PartReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                        const StageWeights::Options& options) {
-  return PartReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
+  PartReader::Options reading{.cut = CutOf(plan), .wrap_device = options.wrap_device};
+  if (HasSparseParts(plan)) reading.channels = kChannelsBesideNeurons;
+  return PartReader::Open(checkpoint, spec, reading);
 }
 
 // The largest place of a part that streams, or may stream later.
@@ -119,19 +128,44 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
     own_[part] = *std::move(handover);
     read_[part] = true;
   }
-  for (const int part : parts) {
-    const PlanPart& what = plan_.parts[part];
-    if (!what.on_demand()) continue;
-    for (int unit = 0; unit < NumUnits(part); ++unit)
-      LIME_CHECK_LE(reader_->PlaceBytes(BlockOf(part), PartInBlock(part) + unit), what.unit_bytes);
-    LIME_ASSIGN_OR_RETURN(own_[part], HugeBuffer::AllocatePresent(what.places * what.unit_bytes));
-  }
+  LIME_RETURN_IF_ERROR(OpenOnDemand(checkpoint, options));
   // A place that does not fit before the ring's end begins at 0. Less than one place stays unused.
   slack_ = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
   if (slack_ == 0) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::AllocatePresent(plan_.devices[device].memory.ring + slack_));
   SetRing(std::move(memory));
   ring_is_made_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status StageWeights::OpenOnDemand(const Checkpoint& checkpoint, const Options& options) {
+  std::vector<int32_t> layers;  // of sparse parts
+  size_t most = 0;
+  for (const int part : parts_here_) {
+    const PlanPart& what = plan_.parts[part];
+    if (!what.on_demand()) continue;
+    for (int unit = 0; unit < NumUnits(part); ++unit) {
+      const Bytes bytes = PieceBytes(part, unit);
+      if (what.sparse()) {
+        piece_bytes_ = std::max(piece_bytes_, bytes);
+      } else {
+        LIME_CHECK_LE(bytes, what.unit_bytes);
+      }
+    }
+    LIME_ASSIGN_OR_RETURN(own_[part], HugeBuffer::AllocatePresent(what.places * what.unit_bytes));
+    if (!what.sparse()) continue;
+    layers.push_back(what.block.layer);
+    most = std::max(most, static_cast<size_t>(what.places));
+  }
+  if (layers.empty()) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(pieces_, HugeBuffer::AllocatePresent(kSparsePieces * piece_bytes_));
+  slots_.reserve(most), came_.reserve(most);
+  const auto done = [this, neurons_read = options.neurons_read](int32_t, std::span<const BundleSlot> neurons, const absl::Status& status) {
+    came_.clear();
+    for (const BundleSlot& slot : neurons) came_.push_back(slot.neuron);
+    neurons_read(came_, status);
+  };
+  LIME_ASSIGN_OR_RETURN(neurons_, NeuronReader::Open(checkpoint, spec_, layers, {.done = done, .wrap_device = options.wrap_device}));
   return absl::OkStatus();
 }
 
@@ -230,7 +264,8 @@ RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
 }
 
 int StageWeights::NumUnits(int part) const {
-  return plan_.parts[part].on_demand() ? PiecesOf(plan_.parts[part]) : 1;
+  const PlanPart& what = plan_.parts[part];
+  return what.sparse() ? static_cast<int>(SparsePieces(spec_.block(what.block), what).size()) : UnitsBefore(what);
 }
 
 void StageWeights::StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done) {
@@ -248,6 +283,27 @@ RowsInMemory StageWeights::UnitRows(int part, int unit, int i, int place) const 
 std::byte* StageWeights::PlaceOfUnit(int part, int place) const {
   LIME_CHECK(place >= 0 && place < plan_.parts[part].places) << "place " << place << " of part " << part;
   return own_[part].data() + place * plan_.parts[part].unit_bytes;
+}
+
+void StageWeights::StartNeuronReads(int part, std::span<const NeuronWindow::Load> loads) {
+  slots_.clear();
+  for (const auto& [neuron, row] : loads) slots_.push_back({.neuron = neuron, .memory = PlaceOfUnit(part, row)});
+  neurons_->StartBurst(plan_.parts[part].block.layer, slots_);
+}
+
+NeuronInMemory StageWeights::Neuron(int part, int32_t neuron, int32_t row) const {
+  const int32_t layer = plan_.parts[part].block.layer;
+  const std::byte* const first = PlaceOfUnit(part, row) + neurons_->OffsetInSlot(layer, neuron);
+  const bool gated = plan_.parts[part].rows.front().role == TensorRole::kUp;  // else up is the decider
+  return {.neuron = neuron, .up = gated ? first : nullptr, .down = gated ? first + neurons_->stride(layer) : first};
+}
+
+void StageWeights::StartPieceRead(int part, int piece, int place, PartReader::Completion done) {
+  reader_->StartRead(BlockOf(part), PartInBlock(part) + piece, pieces_.data() + place * piece_bytes_, std::move(done));
+}
+
+RowsInMemory StageWeights::PieceRows(int part, int piece, int i, int place) const {
+  return reader_->Rows(BlockOf(part), PartInBlock(part) + piece, i, pieces_.data() + place * piece_bytes_);
 }
 
 const KvLoad* StageWeights::Kv(int part, int64_t step) const {

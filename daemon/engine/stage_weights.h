@@ -15,16 +15,19 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "daemon/kv/stage_kv.h"
 #include "daemon/kv/weights_handover.h"
 #include "daemon/logic/byte_ring.h"
+#include "daemon/logic/neuron_window/neuron_window.h"
 #include "daemon/machine/huge_buffer.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
+#include "daemon/weights/neuron_reader.h"
 #include "daemon/weights/part_reader.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
@@ -57,6 +60,8 @@ class StageWeights {
     // the others before it loads.
     WeightsHandover* handover = nullptr;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+    // Neurons of StartNeuronReads have been read, or could not be. On the reader's thread.
+    std::function<void(std::span<const int32_t> neurons, const absl::Status& status)> neurons_read;
   };
 
   // Loads the resident weights of `device` and binds them. REQUIRES: the plan is valid for `spec`.
@@ -85,7 +90,7 @@ class StageWeights {
 
   // ---- Parts on demand
 
-  // Units of a part, in order; 1 if it is not on demand.
+  // Units of a part with experts on demand, or pieces of a sparse one, in order; 1 of another part.
   int NumUnits(int part) const;
   // Starts reading a unit into one of the part's places. `number` names the read for CancelUnitRead.
   // REQUIRES: nothing reads into the place or computes with it
@@ -99,6 +104,21 @@ class StageWeights {
   // The rows of a unit that has been read into `place`, in order of use.
   int NumUnitRows(int part, int unit) const;
   RowsInMemory UnitRows(int part, int unit, int i, int place) const;
+
+  // ---- Sparse parts
+
+  // Starts reading neurons into rows of the part's memory. Options::neurons_read has the answer.
+  // REQUIRES: the neurons of the call before have been read; nothing computes with these rows
+  void StartNeuronReads(int part, std::span<const NeuronWindow::Load> loads);
+  // What the kernels need of a neuron that has been read into `row`.
+  NeuronInMemory Neuron(int part, int32_t neuron, int32_t row) const;
+  // Starts reading a piece of the part's rows into one of the places for pieces.
+  void StartPieceRead(int part, int piece, int place, PartReader::Completion done);
+  RowsInMemory PieceRows(int part, int piece, int i, int place) const;
+  Bytes PieceBytes(int part, int piece) const { return reader_->PlaceBytes(BlockOf(part), PartInBlock(part) + piece); }
+  // Of neurons, since the start.
+  Bytes neuron_bytes_read() const { return neurons_ == nullptr ? 0 : neurons_->bytes_read(); }
+  int64_t neuron_reads() const { return neurons_ == nullptr ? 0 : neurons_->reads_started(); }
 
   // ----
 
@@ -133,10 +153,13 @@ class StageWeights {
   // Frees the ring space of the oldest load.
   void ReleaseOldest();
 
-  void Cancel() { reader_->Cancel(); }
-  // Ends all reads and the reader's thread. Afterwards only HandOver may be called.
-  void Close() { reader_.reset(); }
-  Bytes bytes_read() const { return reader_->bytes_read(); }
+  void Cancel() {
+    reader_->Cancel();
+    if (neurons_ != nullptr) neurons_->Cancel();
+  }
+  // Ends all reads and the readers' threads. Afterwards only HandOver may be called.
+  void Close() { reader_.reset(), neurons_.reset(); }
+  Bytes bytes_read() const { return reader_->bytes_read() + neuron_bytes_read(); }
   const LoadSummary& loaded() const { return load_; }
   // True if the part fits in the ring, or in a ring that would be made for it.
   bool MayStream(int part) const { return slack_ == 0 || PlaceBytes(part) <= slack_; }
@@ -153,6 +176,8 @@ class StageWeights {
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& pinned,
                           Backend& backend, const Options& options);
   absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
+  // Memory of the parts on demand, and what reads their neurons.
+  absl::Status OpenOnDemand(const Checkpoint& checkpoint, const Options& options);
   // Learns the checksums of the parts that are not whole blocks.
   absl::Status LearnChecksums(const LoadOptions& options);
   absl::Status ReadPart(int part);
@@ -194,6 +219,13 @@ class StageWeights {
   HugeBuffer ring_memory_;
   ByteRing ring_{0};
   std::deque<Loaded> loaded_;  // loads begun and not released, oldest first
+  // Of sparse parts: places for pieces, of piece_bytes_ each; slots of the current burst; neurons that
+  // one of its reads has brought, on the reader's thread.
+  HugeBuffer pieces_;
+  Bytes piece_bytes_ = 0;
+  std::vector<BundleSlot> slots_;
+  std::vector<int32_t> came_;
+  std::unique_ptr<NeuronReader> neurons_;  // null: no part is sparse
   std::unique_ptr<PartReader> reader_;
 };
 

@@ -41,7 +41,7 @@ class PlacesToShed {
   PlacesToShed(const Plan& plan, int32_t device, int64_t token_units) : plan_(plan) {
     for (const int part : PartsOn(plan, device)) {
       const PlanPart& what = plan.parts[static_cast<size_t>(part)];
-      if (!what.on_demand() || IsFixed(plan)) continue;
+      if (!what.has_experts_on_demand() || IsFixed(plan)) continue;
       all_.push_back({part, static_cast<int32_t>(what.places)});
       least_.push_back(static_cast<int32_t>(std::min(what.places, std::max<int64_t>(kRingPlaces, token_units))));
       most_ += (what.places - least_.back()) * what.unit_bytes;

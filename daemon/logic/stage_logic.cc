@@ -9,6 +9,7 @@
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
@@ -29,13 +30,14 @@ StageLogic::StageLogic(const Plan& plan, int32_t device, const StageInbox::Shape
       inbox_(plan, device, shape),
       runner_(Pointers(programs), INT64_MAX, kLoadsUnderWay) {
   OpenCache();
+  OpenSparse();
 }
 
 void StageLogic::OpenCache() {
   DemandCache::Shape shape;
   for (const int part : PartsOn(plan_, device_)) {
     const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
-    if (!what.on_demand()) continue;
+    if (!what.has_experts_on_demand()) continue;
     parts_on_demand_.push_back(part);
     if (what.hosted()) hosted_parts_.push_back(part);
     shape.units = std::max(shape.units, static_cast<int32_t>(UnitsIn(what.rows).size()));
@@ -50,6 +52,25 @@ void StageLogic::OpenCache() {
   LIME_CHECK(cache.ok()) << cache.status().message();  // the plan is valid
   cache_ = *std::move(cache);
   ready_.reserve(static_cast<size_t>(shape.units)), running_.reserve(static_cast<size_t>(shape.units));
+}
+
+// Memory for the units of one visit: of a sparse part, as many as it has neurons.
+void StageLogic::OpenSparse() {
+  std::vector<MaskWindow::Options> windows;
+  size_t most = 0;
+  for (const int part : PartsOn(plan_, device_)) {
+    const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+    if (!what.sparse()) continue;
+    sparse_parts_.push_back(part);
+    windows.push_back(
+        {.neurons = static_cast<int32_t>(NeuronsOf(plan_, part)), .rows = static_cast<int32_t>(what.places), .masks = what.window_masks});
+    most = std::max(most, static_cast<size_t>(windows.back().neurons));
+  }
+  if (windows.empty()) return;
+  absl::StatusOr<std::unique_ptr<SparseVisits>> visits = SparseVisits::Create(windows);
+  LIME_CHECK(visits.ok()) << visits.status().message();  // the plan is valid
+  sparse_ = *std::move(visits);
+  ready_.reserve(most), running_.reserve(most);
 }
 
 // ---- Events
@@ -77,27 +98,89 @@ absl::Status StageLogic::OnActivation(ActivationMessage activation, double now_m
 
 void StageLogic::OnComputed(std::span<const SampledToken> sampled, double now_ms, Actions& actions) {
   const auto units = static_cast<int32_t>(running_.size());
-  for (const UnitInPlace& unit : running_) cache_->OnComputed(LayerOf(asked_.part), unit.unit);
+  const bool sparse = units > 0 && IsSparse(asked_.part);
+  if (sparse) {
+    sparse_->OnComputed(units);
+    StartSparseReads(actions);
+  } else if (units > 0) {
+    for (const UnitInPlace& unit : running_) cache_->OnComputed(LayerOf(asked_.part), unit.unit);
+    StartUnitReads(actions);
+  }
   running_.clear();
-  if (units > 0) StartUnitReads(actions);
   sampled_ = sampled;
   Post(ProgramRunner::Computed{.units = units}, now_ms, actions);
   sampled_ = {};
+  if (sparse) PostReady(now_ms, actions);  // of the next round
 }
 
 void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions) {
   if (!health_.ok()) return;
   asked_ = {.microbatch = microbatch, .part = part};
-  if (!units.empty()) {
+  if (!units.empty() && IsSparse(part)) {
+    const auto rows = static_cast<int32_t>(inbox_.batch(microbatch).rows.size());
+    if (const absl::Status begun = sparse_->BeginNeurons(SparseIndexOf(part), units, rows); !begun.ok()) return Fail(begun, actions);
+  } else if (!units.empty()) {
     const MicroBatch& batch = inbox_.batch(microbatch);
     const absl::Status begun = BeginUnits(part, units, static_cast<int32_t>(batch.rows.size()), IsDecode(batch));
     if (!begun.ok()) return Fail(begun, actions);
   }
   Post(ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = static_cast<int32_t>(units.size())}, now_ms, actions);
   if (units.empty()) return;
+  if (IsSparse(part)) return GoOnWithSparse(now_ms, actions);
   StartUnitReads(actions);
   PostReady(now_ms, actions);
 }
+
+// ---- Sparse parts
+
+void StageLogic::OnPiecesChosen(int32_t part, int32_t microbatch, int32_t pieces, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  asked_ = {.microbatch = microbatch, .part = part};
+  sparse_->BeginPieces(SparseIndexOf(part), pieces);
+  Post(ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = pieces}, now_ms, actions);
+  GoOnWithSparse(now_ms, actions);
+}
+
+void StageLogic::OnNeuronsRead(std::span<const int32_t> neurons, const absl::Status& result, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  if (!result.ok()) return Fail(result, actions);
+  for (const int32_t neuron : neurons) sparse_->OnNeuronRead(neuron);
+  PostReady(now_ms, actions);
+}
+
+void StageLogic::OnPieceRead(int32_t piece, const absl::Status& result, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  if (!result.ok()) return Fail(result, actions);
+  sparse_->OnPieceRead(piece);
+  PostReady(now_ms, actions);
+}
+
+SparseVisits::Counts StageLogic::neurons() const {
+  SparseVisits::Counts sum;
+  for (int32_t i = 0; i < std::ssize(sparse_parts_); ++i) {
+    const SparseVisits::Counts& counts = sparse_->counts(i);
+    sum.rows += counts.rows, sum.active += counts.active, sum.loaded += counts.loaded;
+  }
+  return sum;
+}
+
+int32_t StageLogic::SparseIndexOf(int32_t part) const {
+  return static_cast<int32_t>(std::ranges::lower_bound(sparse_parts_, part) - sparse_parts_.begin());
+}
+
+void StageLogic::StartSparseReads(Actions& actions) {
+  if (!sparse_->IsUnderWay()) return;
+  const int32_t part = sparse_parts_[static_cast<size_t>(sparse_->part())];
+  if (const auto loads = sparse_->TakeLoads(); !loads.empty()) actions.push_back(StartNeuronReads{part, loads});
+  while (const auto piece = sparse_->TakePiece()) actions.push_back(StartPieceRead{part, piece->unit, piece->place});
+}
+
+void StageLogic::GoOnWithSparse(double now_ms, Actions& actions) {
+  StartSparseReads(actions);
+  PostReady(now_ms, actions);
+}
+
+// ---- Experts on demand
 
 // Begins a visit, and counts what it finds in memory.
 absl::Status StageLogic::BeginUnits(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes) {
@@ -195,8 +278,12 @@ void StageLogic::PostReady(double now_ms, Actions& actions) {
   PostHostedReady(actions);
   if (asked_.part < 0) return;
   int32_t come = 0;
-  for (; const std::optional<DemandCache::Unit> unit = cache_->NextReady(LayerOf(asked_.part)); ++come)
-    ready_.push_back({unit->unit, unit->place});
+  if (IsSparse(asked_.part)) {
+    for (; const std::optional<SparseVisits::Unit> unit = sparse_->NextReady(); ++come) ready_.push_back({unit->unit, unit->place});
+  } else {
+    for (; const std::optional<DemandCache::Unit> unit = cache_->NextReady(LayerOf(asked_.part)); ++come)
+      ready_.push_back({unit->unit, unit->place});
+  }
   if (come > 0) Post(ProgramRunner::UnitsReady{.part = asked_.part, .microbatch = asked_.microbatch, .units = come}, now_ms, actions);
 }
 

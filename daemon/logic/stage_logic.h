@@ -14,6 +14,7 @@
 // Thread: the driver's, under its lock. Events of a step allocate nothing, except for early input.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -25,6 +26,7 @@
 #include "common/order.h"
 #include "daemon/logic/demand/demand_cache.h"
 #include "daemon/logic/kv_book.h"
+#include "daemon/logic/neuron_window/sparse_visits.h"
 #include "daemon/logic/stage_inbox.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
@@ -33,7 +35,8 @@
 
 namespace lime {
 
-// A unit of a part on demand, and the place that it is in.
+// A unit of a part on demand, and the place that it is in. Of a sparse part: a neuron and its row of
+// memory, or a piece and its place.
 struct UnitInPlace {
   int32_t unit = 0;
   int32_t place = 0;
@@ -86,6 +89,18 @@ class StageLogic {
     int32_t part = 0;
     int32_t place = 0;
   };
+  // Reads neurons of a sparse part into its rows of memory. Each has its answer OnNeuronsRead. The span
+  // is valid until the next event.
+  struct StartNeuronReads {
+    int32_t part = 0;
+    std::span<const NeuronWindow::Load> loads;
+  };
+  // Reads a piece of a sparse part into one of the places for pieces. Its answer is OnPieceRead.
+  struct StartPieceRead {
+    int32_t part = 0;
+    int32_t piece = 0;
+    int32_t place = 0;
+  };
   // Computes units that are in memory. They are valid until the next OnComputed.
   struct StartUnits {
     int64_t step = 0;
@@ -104,7 +119,7 @@ class StageLogic {
   // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   // StartUnits takes the place of a StartComputeUnits.
   using Action = ProgramRunner::ActionOr<Admitted, Retired, RolledBack, ChangeResidency, StepBegun, StartUnitRead, CancelUnitRead,
-                                         FreePlace, StartUnits, HostedReady, Failed>;
+                                         FreePlace, StartNeuronReads, StartPieceRead, StartUnits, HostedReady, Failed>;
   using Actions = std::vector<Action>;
 
   // `programs`: of the plan as it is now, by micro-batches, ascending. REQUIRES: `plan` is valid.
@@ -130,6 +145,12 @@ class StageLogic {
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
   // The answer to StartAskUnits: the units of the part that the micro-batch has chosen, ascending.
   void OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions);
+  // The answer to StartAskUnits of a sparse part for a micro-batch of many rows: it computes all rows of
+  // the part, in so many pieces.
+  void OnPiecesChosen(int32_t part, int32_t microbatch, int32_t pieces, double now_ms, Actions& actions);
+  // Neurons of StartNeuronReads, or a piece, have been read and checked. An error stops the device.
+  void OnNeuronsRead(std::span<const int32_t> neurons, const absl::Status& result, double now_ms, Actions& actions);
+  void OnPieceRead(int32_t piece, const absl::Status& result, double now_ms, Actions& actions);
   // The host of a part's units has sent all results.
   void OnHostAnswered(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
   // Another device needs units of a part whose host this device is, ascending, for so many rows.
@@ -197,6 +218,8 @@ class StageLogic {
     Bytes wasted = 0;  // of the others that were read
   };
   AheadUses units_ahead() const;
+  // Neurons of all sparse parts, since the start.
+  SparseVisits::Counts neurons() const;
   const UnitUses& decode_units() const { return decode_units_; }
   const UnitUses& all_units() const { return all_units_; }
 
@@ -214,6 +237,7 @@ class StageLogic {
   void PostTokens(double now_ms, Actions& actions);
 
   void OpenCache();
+  void OpenSparse();
   int32_t LayerOf(int32_t part) const;
   absl::Status BeginUnits(int32_t part, std::span<const int32_t> units, int32_t rows, bool decodes);
   void CancelUnitReads(Actions& actions);
@@ -221,6 +245,10 @@ class StageLogic {
   void FreePlaces(Actions& actions);
   void NoteLoads(int64_t more, Actions& actions);
   void PostReady(double now_ms, Actions& actions);
+  bool IsSparse(int32_t part) const { return std::ranges::binary_search(sparse_parts_, part); }
+  int32_t SparseIndexOf(int32_t part) const;
+  void StartSparseReads(Actions& actions);
+  void GoOnWithSparse(double now_ms, Actions& actions);
   void PostHostedReady(Actions& actions);
 
   void Post(const ProgramRunner::Event& event, double now_ms, Actions& actions);
@@ -249,6 +277,8 @@ class StageLogic {
   std::vector<int32_t> parts_on_demand_;
   std::vector<int32_t> hosted_parts_;  // of other devices' stages
   AskUnits asked_{.part = -1};
+  std::unique_ptr<SparseVisits> sparse_;  // of the sparse parts, in order; null: there are none
+  std::vector<int32_t> sparse_parts_;
   std::vector<UnitInPlace> ready_, running_;
   UnitUses decode_units_, all_units_;
 };

@@ -83,6 +83,12 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Number(LIME_FIELD(m, units_read_ahead), statistics.units_read_ahead, 0, kMaxCount);
   f.Number(LIME_FIELD(m, read_ahead_used), statistics.read_ahead_used, 0, kMaxCount);
   f.Number(LIME_FIELD(m, read_ahead_wasted), statistics.read_ahead_wasted, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, neurons_computed), statistics.neurons_computed, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, neurons_loaded), statistics.neurons_loaded, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, neuron_reads), statistics.neuron_reads, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, neuron_bytes), statistics.neuron_bytes, 0, kMaxCount);
+  f.Milliseconds(LIME_FIELD(m, neuron_io_ms), statistics.neuron_io_ms);
+  f.Number(LIME_FIELD(m, neuron_rows), statistics.neuron_rows, 0, kMaxCount);
   f.Each("links", statistics.links, m.mutable_links(), 0, kMaxPlanDevices);
   f.Each("traffic", statistics.traffic, m.mutable_traffic(), 0, kMaxPlanDevices);
 }

@@ -139,6 +139,12 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .units_read_ahead = 26,
                                     .read_ahead_used = 27,
                                     .read_ahead_wasted = 28,
+                                    .neuron_rows = 34,
+                                    .neurons_computed = 29,
+                                    .neurons_loaded = 30,
+                                    .neuron_reads = 31,
+                                    .neuron_bytes = 32,
+                                    .neuron_io_ms = 3.3,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}},
                                     .traffic = {{"nano", 20, 21}, {"orin", 0, 22}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);

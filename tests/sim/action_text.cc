@@ -44,6 +44,13 @@ std::string Text(const StageLogic::CancelUnitRead& a) {
 std::string Text(const StageLogic::FreePlace& a) {
   return absl::StrCat("free place ", a.place, " of part ", a.part);
 }
+std::string Text(const StageLogic::StartNeuronReads& a) {
+  const auto load = [](std::string* out, const NeuronWindow::Load& l) { absl::StrAppend(out, l.neuron, " into ", l.row); };
+  return absl::StrCat("read of part ", a.part, " neurons ", absl::StrJoin(a.loads, ", ", load));
+}
+std::string Text(const StageLogic::StartPieceRead& a) {
+  return absl::StrCat("read piece ", a.piece, " of part ", a.part, " into place ", a.place);
+}
 std::string Text(const StageLogic::StartUnits& a) {
   const auto unit = [](std::string* out, const UnitInPlace& u) { absl::StrAppend(out, u.unit, " in ", u.place); };
   return absl::StrCat("compute of part ", a.what.part, " units ", absl::StrJoin(a.units, ", ", unit));

@@ -128,6 +128,9 @@ class SimStage {
   void Carry(const StageLogic::StartUnitRead& start);
   void Carry(const StageLogic::CancelUnitRead& cancel);
   void Carry(const StageLogic::FreePlace& free);
+  // No plan of a simulated cluster has sparse parts.
+  void Carry(const StageLogic::StartNeuronReads& start) { world_.Violation(device().name, ": reads neurons of part ", start.part); }
+  void Carry(const StageLogic::StartPieceRead& start) { world_.Violation(device().name, ": reads a piece of part ", start.part); }
   void Carry(const StageLogic::StartUnits& start);
   void Carry(const ProgramRunner::Waited&) {}
   void Carry(const ProgramRunner::StepEnded& ended);

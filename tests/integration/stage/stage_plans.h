@@ -64,6 +64,7 @@ class RandomPlan {
     int32_t state_snapshots = 0;
     bool evicts = false;   // nothing streams, and only few positions keep KV
     bool demands = false;  // experts load on demand
+    bool sparse = false;   // MLPs of some layers are sparse; the folder has bundles of all
   };
   RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
   RandomPlan(const ModelSpec& spec, uint64_t seed, const Shape& shape) : spec_(spec), shape_(shape), random_(seed) {}
@@ -85,6 +86,9 @@ class RandomPlan {
     request.part_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
     if (shape_.evicts) request.retained_positions = kPageTokens * (2 + Below(3));
     if (shape_.demands) request.unit_places = 1 + Below(static_cast<int>(spec_.config.experts->count));
+    for (int64_t layer = 0; shape_.sparse && layer < spec_.config.num_layers(); ++layer)
+      request.neuron_rows.push_back(Below(4) == 0 ? 0 : 1 + Below(static_cast<int>(spec_.config.layer(layer).intermediate_size)));
+    if (shape_.sparse) request.window_masks = 1 + Below(8);
     request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.retained_positions - kPageTokens) : shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);
