@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_format.h"
 #include "planner/base/check.h"
 #include "planner/demand/bundle_layout.h"
 #include "planner/plan/plan_blocks.h"
@@ -83,6 +84,37 @@ Bytes SparseMemory(const ModelSpec& spec, const Plan& plan, std::span<const int>
 
 Bytes SparseMemory(const ModelSpec& spec, const Plan& plan, int32_t device) {
   return SparseMemory(spec, plan, PartsOn(plan, device));
+}
+
+NeuronUse NeuronUseOf(const Plan& plan, int32_t device) {
+  NeuronUse use;
+  const PlanDevice& disk = plan.devices[device];
+  for (const int p : PartsOn(plan, device)) {
+    const PlanPart& part = plan.parts[p];
+    if (!part.sparse()) continue;
+    ++use.layers;
+    use.neurons += NeuronsOf(plan, p), use.rows += part.places;
+    use.bytes += DemandBytes(part) * plan.microbatches;
+  }
+  if (use.bytes > 0) use.read_ms = use.bytes / 1e6 / disk.disk_mb_per_ms;
+  return use;
+}
+
+NeuronUse NeuronUseOf(const Plan& plan) {
+  NeuronUse sum;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const NeuronUse use = NeuronUseOf(plan, d);
+    sum.layers += use.layers, sum.neurons += use.neurons, sum.rows += use.rows;
+    sum.bytes += use.bytes, sum.read_ms += use.read_ms;
+  }
+  return sum;
+}
+
+std::string NeuronUse::Text(double tokens_per_step) const {
+  if (layers == 0) return "";
+  return absl::StrFormat("sparse MLPs: %.1f %% of the neurons of %d layers kept, at most %s read a token",
+                         100 * static_cast<double>(rows) / static_cast<double>(neurons), layers,
+                         FormatBytes(static_cast<Bytes>(bytes / tokens_per_step)));
 }
 
 absl::Status CheckSparse(const Plan& plan, int p, const std::string& name) {
