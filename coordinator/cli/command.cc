@@ -226,6 +226,19 @@ void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
   command.Add("--json", &json, "Print one JSON object and nothing else on stdout");
 }
 
+void ModelFlags::AddSparsityTo(const CommandFlags& command) {
+  command
+      .Add("--sparsity", &sparsity,
+           "off, or exact: with bundles of `lime prepare --bundles`, a token reads and computes only those neurons of an MLP with ReLU "
+           "that are not zero; the results are the same")
+      .Shown();
+  command
+      .Add("--neurons", &neurons,
+           "With --sparsity exact, neurons of each layer for which memory has room; auto: as many as the rest of the model leaves room for")
+      .Shown();
+  command.Add("--window", &window, "With --sparsity exact, neurons that none of the last so many tokens has used leave memory").Shown();
+}
+
 absl::Status ModelFlags::Check() const {
   if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
   if (!LoaderNamed(loader)) return WrongCall(absl::StrCat("--loader ", AsTyped(loader), " is unknown; use auto, read or mmap"));
@@ -246,6 +259,21 @@ absl::StatusOr<int64_t> ModelFlags::MostPositions(const ModelSpec& spec) const {
   return context > 0 ? context : most;
 }
 
+absl::Status ModelFlags::ApplySparsity(LocalPlanRequest& request) const {
+  if (sparsity == "predicted")
+    return WrongCall("--sparsity predicted is not supported: a predictor misses neurons, so that results change; use off or exact");
+  if (sparsity != "off" && sparsity != "exact")
+    return WrongCall(absl::StrCat("--sparsity ", AsTyped(sparsity), " is unknown; use off or exact"));
+  if (window < 1 || window > kMaxWindowMasks) return WrongCall(absl::StrCat("--window ", window, " is outside 1 to ", kMaxWindowMasks));
+  request.window_masks = window;
+  int64_t rows = 0;
+  if (neurons == "auto") return absl::OkStatus();
+  if (!absl::SimpleAtoi(neurons, &rows) || rows < 1 || rows > kMaxNeurons)
+    return WrongCall(absl::StrCat("--neurons ", AsTyped(neurons), " is neither auto nor a number from 1 to ", kMaxNeurons));
+  request.neuron_rows = rows;
+  return absl::OkStatus();
+}
+
 absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   request.spills_kv = !no_kv_spill;
   if (!memory.empty()) {
@@ -264,6 +292,7 @@ absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
   if (!resident.empty()) {
     LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
   }
+  LIME_RETURN_IF_ERROR(ApplySparsity(request));
   LIME_ASSIGN_OR_RETURN(request.unit_places, ParseExperts(experts));
   LIME_ASSIGN_OR_RETURN(const std::optional<int32_t> ahead, ParseReadAhead(read_ahead));
   request.ahead_places = ahead.value_or(0);

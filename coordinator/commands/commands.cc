@@ -29,6 +29,7 @@ constexpr FlagRule kNeeds[] = {
      "--cluster"},
     {"score", "--plan --push --without --insecure", "--cluster"},
     {"plan", "--without", "--cluster"},
+    {"run trace score serve chat", "--neurons --window", "--sparsity"},
     {"profile", "--link-seconds --insecure", "--cluster"},
     {"run score chat", "--api-key --tls-ca", "--url", "is for a server, which is named by"},
     {"run trace", "--token-times", "--json", "is a field of the answer of"},
@@ -42,17 +43,19 @@ constexpr FlagRule kNeeds[] = {
 constexpr FlagRule kNothingBeside[] = {
     {"run chat",
      "--cluster --threads --profile --numerics --loader --context --kv --kv-dir --no-kv-spill --chunk --memory --memory-mode --placement "
-     "--pool --resident --experts --read-ahead --plan --without --push --patience --give-up --kv-tokens --no-kv-lending "
+     "--pool --resident --experts --read-ahead --sparsity --neurons --window --plan --without --push --patience --give-up --kv-tokens "
+     "--no-kv-lending "
      "--no-remote-attention --online "
      "--no-replan --no-memory-planner --insecure --batch-with --token-times --trace --routes --overwrite",
      "--url", "is for a call that computes itself"},
     {"score",
      "--cluster --threads --profile --numerics --loader --kv --kv-dir --no-kv-spill --chunk --memory --memory-mode --placement --pool "
-     "--resident --experts --read-ahead --plan --without --push --insecure --batch-with",
+     "--resident --experts --read-ahead --sparsity --neurons --window --plan --without --push --insecure --batch-with",
      "--url", "is for a call that computes itself"},
     {"trace", "--routes", "--cluster", "records this machine alone"},
     {"run serve", "--routes", "--plan", "is for planning now"},
     {"run trace score serve chat", "--experts --read-ahead", "--plan", "is for planning now"},
+    {"run trace score serve chat", "--sparsity --neurons --window", "--cluster", "is for this machine alone"},
     {"run trace score serve chat",
      "--threads --loader --kv --kv-dir --chunk --memory --memory-mode --placement --pool --resident --profile --numerics", "--cluster",
      "is for this machine alone"},

@@ -234,6 +234,7 @@ void AddScoreCommand(Commands& commands) {
       commands.Add<ScoreFlags>("score", "Log-probabilities and perplexity of given ids or text",
                                "Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048", Score);
   flags.model.AddTo(command);
+  flags.model.AddSparsityTo(command);
   command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; LIME adds none");
   command.Add("--text-file", &flags.text_file,
               "Text to score, cut into windows as long as the context: each has BOS, then the next context - 1 ids");

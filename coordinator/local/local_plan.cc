@@ -13,6 +13,8 @@
 #include "daemon/weights/row_reader.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/sparse_parts.h"
+#include "planner/problem/plan_parts.h"
 #include "planner/problem/plan_problem.h"
 #include "planner/unit_places.h"
 
@@ -80,6 +82,7 @@ class LocalPlanning {
   }
 
   absl::StatusOr<LocalPlan> Run() {
+    if (!request_.neurons.empty()) return PlanSparse();
     if (request_.unit_places.value_or(0) > 0) {
       plan_request_.unit_places = *request_.unit_places;
       return PlanForKv();
@@ -107,6 +110,43 @@ class LocalPlanning {
   }
 
  private:
+  // A chunk as PlanOnDemand takes it: one that is shorter than usual is only for want of memory.
+  absl::StatusOr<LocalPlan> PlanForUsualChunk() {
+    absl::StatusOr<LocalPlan> plan = PlanFor(request_.chunk > 0 ? request_.chunk : kUsualChunk);
+    if (absl::IsResourceExhausted(plan.status()) && request_.chunk == 0) plan = PlanFor(kChunks.front());
+    return plan;
+  }
+
+  absl::StatusOr<LocalPlan> PlanWithRows(int64_t rows) {
+    plan_request_.neuron_rows = request_.neurons;
+    for (int64_t& neurons : plan_request_.neuron_rows) neurons = std::min(neurons, rows);
+    return PlanForUsualChunk();
+  }
+
+  // Without curves of the model, nothing is known of its zeros. So rows get the memory that the rest of
+  // the model leaves, if it fits, and little of it otherwise.
+  absl::StatusOr<LocalPlan> PlanSparse() {
+    constexpr int64_t kLeastShare = 8, kCloseEnough = 64;
+    if (request_.at) request_.at("sparse MLPs");
+    plan_request_.window_masks = request_.window_masks;
+    const int64_t all = std::ranges::max(request_.neurons);
+    if (request_.neuron_rows) return PlanWithRows(std::min(*request_.neuron_rows, all));
+    const auto streams = [](const LocalPlan& plan) { return std::ranges::any_of(plan.plan.parts, &PlanPart::streamed); };
+    int64_t rows = std::max<int64_t>(1, all / kLeastShare), too_many = all + 1;
+    absl::StatusOr<LocalPlan> best = PlanWithRows(rows);
+    if (absl::IsResourceExhausted(best.status())) return PlanWithRows(1);
+    if (!best.ok() || streams(*best)) return best;
+    while (too_many - rows > std::max<int64_t>(1, all / kCloseEnough)) {
+      const int64_t middle = too_many == all + 1 && rows == std::max<int64_t>(1, all / kLeastShare) ? all : (rows + too_many) / 2;
+      absl::StatusOr<LocalPlan> more = PlanWithRows(middle);
+      if (!more.ok() && !absl::IsResourceExhausted(more.status())) return more;
+      const bool fits = more.ok() && !streams(*more);
+      (fits ? rows : too_many) = middle;
+      if (fits) best = std::move(more);
+    }
+    return best;
+  }
+
   // With experts on demand, within the budget of `whole`. A chunk of a prompt reads most experts
   // anyway, so a chunk that is shorter than usual is only for want of memory.
   absl::StatusOr<LocalPlan> PlanOnDemand(const LocalPlan& whole) {
@@ -115,8 +155,7 @@ class LocalPlanning {
     LocalPlan newest, best;
     const auto plan_with = [&](int64_t places) -> absl::StatusOr<Plan> {
       plan_request_.unit_places = places;
-      absl::StatusOr<LocalPlan> plan = PlanFor(request_.chunk > 0 ? request_.chunk : kUsualChunk);
-      if (absl::IsResourceExhausted(plan.status()) && request_.chunk == 0) plan = PlanFor(kChunks.front());
+      absl::StatusOr<LocalPlan> plan = PlanForUsualChunk();
       LIME_RETURN_IF_ERROR(plan.status());
       newest = *std::move(plan);
       return newest.plan;
@@ -275,8 +314,10 @@ class LocalPlanning {
                                  .max_sequences = request_.sequences,
                                  .context = request_.context,
                                  .num_kv_pages = pages,
+                                 .sparse_rows = request_.neurons.empty() ? 0 : request_.sequences,
                                  .numerics = request_.numerics};
-    LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(request_.backend, spec_, backend));
+    LIME_ASSIGN_OR_RETURN(const Bytes of_backend, PlanActivationBytes(request_.backend, spec_, backend));
+    const Bytes activations = of_backend + SparseMemory(spec_, plan_request_);
     return ClusterDevice{.name = "local",
                          .budget = budget_,
                          .runtime = ProcessResidentBytes() + request_.beside,  // with what the backend loads
@@ -363,7 +404,8 @@ LocalPlanSummary Summarize(const Plan& plan) {
     summary.resident_blocks += stays ? 1 : 0;
   }
   summary.units = UnitUseOf(plan);
-  if (summary.streamed_bytes > 0 || summary.units.units > 0 || SpillsKv(plan)) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
+  if (summary.streamed_bytes > 0 || summary.units.units > 0 || HasSparseParts(plan) || SpillsKv(plan))
+    summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
   return summary;
 }
 

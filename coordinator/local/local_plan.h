@@ -17,6 +17,7 @@
 #include "planner/plan/model/block_parts.h"
 #include "planner/plan/model/model_spec.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/sparse_parts.h"
 #include "planner/problem/memory_budget.h"
 #include "planner/snapshot_choice.h"
 #include "planner/unit_places.h"
@@ -47,15 +48,22 @@ struct LocalPlanRequest {
   // (planner/unit_places.h), but 0 if a placement, ring or share is asked for. A plan with experts on
   // demand reserves all KV.
   std::optional<int64_t> unit_places;
-  RouteCurve routes;               // what decode steps hit in memory; empty: a generic curve
-  int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
-  int32_t sequences = 1;           // that run together
-  SnapshotWish snapshots;          // of each sequence; none if memory has no room for them
-  int64_t prompt_tokens = 1;       // of the longest prompt
-  int64_t chunk = 0;               // maximum prompt tokens computed together; 0: best for the work
-  int64_t all_prompt_tokens = 0;   // the work: tokens of all prompts; 0: of one
-  int64_t new_tokens = 0;          // the work: decode steps
-  int64_t logit_rows = 0;          // rows of a chunk that may ask for logits; at least `sequences`
+  // Sparse MLPs: by layer, its neurons if these have bundles (BundleStore::SparseNeurons), else 0. Empty:
+  // no MLP is sparse. Memory has rows for `neuron_rows` of them in every layer; nullopt: for as many as
+  // the rest of the model leaves room for, or at least an eighth. A plan with sparse MLPs reserves all
+  // KV.
+  std::vector<int64_t> neurons;
+  std::optional<int64_t> neuron_rows;
+  int32_t window_masks = kUsualWindowMasks;  // PlanRequest::window_masks
+  RouteCurve routes;                         // what decode steps hit in memory; empty: a generic curve
+  int64_t expected_positions = 0;            // mean of a sequence, for predictions; 0: the whole context
+  int32_t sequences = 1;                     // that run together
+  SnapshotWish snapshots;                    // of each sequence; none if memory has no room for them
+  int64_t prompt_tokens = 1;                 // of the longest prompt
+  int64_t chunk = 0;                         // maximum prompt tokens computed together; 0: best for the work
+  int64_t all_prompt_tokens = 0;             // the work: tokens of all prompts; 0: of one
+  int64_t new_tokens = 0;                    // the work: decode steps
+  int64_t logit_rows = 0;                    // rows of a chunk that may ask for logits; at least `sequences`
 
   // Used if not everything stays in memory.
   Placement placement = Placement::kAuto;

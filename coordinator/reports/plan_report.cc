@@ -97,7 +97,8 @@ absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan) {
   for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) AddStage(plan, j, block_bytes, uses);
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
     uses[d].units = UnitUseOf(plan, d);
-    uses[d].load_ms += uses[d].units.read_ms;
+    uses[d].neurons = NeuronUseOf(plan, d);
+    uses[d].load_ms += uses[d].units.read_ms + uses[d].neurons.read_ms;
   }
   if (plan.embedding == EmbeddingPlacement::kByRows)
     uses[plan.stages.front().device].load_ms += plan.decode.embed_rows_ms * plan.microbatches;
@@ -165,6 +166,11 @@ ordered_json UnitsJson(const UnitUse& use) {
   return {{"kept", use.places}, {"of", use.units}, {"expected_hit_share", use.hit_share}, {"expected_bytes_per_step", use.bytes}};
 }
 
+// Sparse MLPs.
+ordered_json NeuronsJson(const NeuronUse& use) {
+  return {{"kept", use.rows}, {"of", use.neurons}, {"layers", use.layers}, {"expected_bytes_per_step", use.bytes}};
+}
+
 ordered_json DeviceJson(const PlanReport& report, size_t d) {
   const PlanDevice& device = report.plan.devices[d];
   const DeviceUse& use = report.uses[d];
@@ -185,6 +191,7 @@ ordered_json DeviceJson(const PlanReport& report, size_t d) {
                       {"communication_ms_per_token", use.communication_ms / tokens},
                       {"uncovered_ms_per_token", use.uncovered_ms ? ordered_json(*use.uncovered_ms / tokens) : ordered_json()}};
   if (use.units.units > 0) out["experts"] = UnitsJson(use.units);
+  if (use.neurons.layers > 0) out["neurons"] = NeuronsJson(use.neurons);
   if (d >= report.explanations.size()) return out;
   const DeviceExplanation& why = report.explanations[d];
   const auto optional = [&](const std::optional<double>& ms) { return ms ? ordered_json(*ms / tokens) : ordered_json(); };

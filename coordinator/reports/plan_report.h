@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/sparse_parts.h"
 #include "planner/plan_explanation.h"
 #include "planner/unit_places.h"
 
@@ -21,6 +22,7 @@ struct DeviceUse {
   Bytes resident_bytes = 0;
   Bytes streamed_bytes = 0;  // read from its disk
   UnitUse units;             // experts on demand
+  NeuronUse neurons;         // of sparse MLPs
   double compute_ms = 0;
   double load_ms = 0;           // its disk reads, with those expected on demand
   double communication_ms = 0;  // its messages until they arrive, its queries until answered

@@ -58,13 +58,16 @@ std::string Pipeline(const PlanReport& report) {
   Bytes streamed = 0;
   for (const DeviceUse& use : report.uses) streamed += use.streamed_bytes;
   const UnitUse units = UnitUseOf(plan);
-  const std::string reads = streamed > 0      ? absl::StrCat(FormatBytes(streamed), " read from disks in every step")
-                            : units.units > 0 ? "all but experts is resident"
-                                              : "everything is resident";
+  const NeuronUse neurons = NeuronUseOf(plan);
+  const std::string reads = streamed > 0         ? absl::StrCat(FormatBytes(streamed), " read from disks in every step")
+                            : units.units > 0    ? "all but experts is resident"
+                            : neurons.layers > 0 ? "all but neurons is resident"
+                                                 : "everything is resident";
   const std::string experts = units.units > 0 ? absl::StrCat("             ", units.Text(report.TokensPerStep()), "\n") : "";
+  const std::string sparse = neurons.layers > 0 ? absl::StrCat("             ", neurons.Text(report.TokensPerStep()), "\n") : "";
   return absl::StrCat("pipeline     ", Plural(static_cast<int64_t>(plan.stages.size()), "stage"), " in ", Plural(NumRounds(plan), "round"),
                       ", ", reads, "; the embedding is ", plan.embedding == EmbeddingPlacement::kByRows ? "read by rows" : "resident",
-                      " on ", plan.devices[plan.stages.front().device].name, "\n", experts);
+                      " on ", plan.devices[plan.stages.front().device].name, "\n", experts, sparse);
 }
 
 // A table of the parts that each device holds and reads, and of its work per token.

@@ -20,6 +20,7 @@
 #include "coordinator/reports/plan_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
+#include "coordinator/reports/sparse_report.h"
 #include "coordinator/sessions/cluster_plan.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/plan/kv_spill.h"
@@ -268,21 +269,23 @@ json ClusterSession::Describe() const {
       devices.back()["experts"] = ExpertsJson(units, of);
     devices.back()["address"] = asked_.at(plan().devices[i].name)->address();
   }
-  return {{"predicted_ms_per_token", predicted_ms_per_token()},
-          {"predicted_ttft_ms", plan().predicted.ttft_ms},
-          {"peak_rss_bytes", ProcessPeakResidentBytes()},
-          {"devices", devices},
-          {"recoveries", recoveries_},
-          {"plan_changes", changes_},
-          {"plan",
-           {{"epoch", plan().epoch},
-            {"stages", plan().stages.size()},
-            {"microbatches", plan().microbatches},
-            {"batch", plan().batch},
-            {"state_snapshots", plan().state_snapshots},
-            {"source", kSourceNames.Of(source_)},
-            {"kv_levels", ToJson(plan(), levels_)}}},
-          {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
+  json answer = {{"predicted_ms_per_token", predicted_ms_per_token()},
+                 {"predicted_ttft_ms", plan().predicted.ttft_ms},
+                 {"peak_rss_bytes", ProcessPeakResidentBytes()},
+                 {"devices", devices},
+                 {"recoveries", recoveries_},
+                 {"plan_changes", changes_},
+                 {"plan",
+                  {{"epoch", plan().epoch},
+                   {"stages", plan().stages.size()},
+                   {"microbatches", plan().microbatches},
+                   {"batch", plan().batch},
+                   {"state_snapshots", plan().state_snapshots},
+                   {"source", kSourceNames.Of(source_)},
+                   {"kv_levels", ToJson(plan(), levels_)}}},
+                 {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
+  AddSparsity(SparseUseOf(plan(), statistics_), answer);
+  return answer;
 }
 
 Plan ClusterSession::Stated() const {
@@ -353,6 +356,7 @@ std::string ClusterSession::DeviceLines() const {
     const std::string experts = UnitUseOf(plan(), static_cast<int32_t>(i)).Text(plan().sequences, of.decode_hit_share());
     if (!experts.empty()) absl::StrAppend(&lines, absl::StrFormat("%-12s %s\n", plan().devices[i].name, experts));
   }
+  if (const std::string sparse = SparseUseOf(plan(), statistics_).Text(); !sparse.empty()) absl::StrAppend(&lines, sparse, "\n");
   return lines;
 }
 

@@ -15,6 +15,7 @@
 #include "coordinator/reports/plan_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
+#include "coordinator/reports/sparse_report.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
@@ -22,6 +23,7 @@
 #include "daemon/profile/cpu_usage.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/profile/profile_file.h"
+#include "daemon/weights/bundle_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/one_device.h"
 #include "planner/plan/device/backend_names.h"
@@ -98,12 +100,21 @@ absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlag
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   std::unique_ptr<LocalSession> session(new LocalSession(flags, std::move(spec), options));
-  LIME_RETURN_IF_ERROR(session->MakePlan(request));
+  LIME_RETURN_IF_ERROR(session->MakePlan(checkpoint, request));
   LIME_RETURN_IF_ERROR(session->Install(request, options));
   return session;
 }
 
-absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
+// By layer, the neurons that have bundles.
+absl::StatusOr<std::vector<int64_t>> LocalSession::SparseNeurons(const Checkpoint& checkpoint) const {
+  LIME_ASSIGN_OR_RETURN(std::vector<int64_t> neurons, OfUser(BundleStore::SparseNeurons(checkpoint, spec_)));
+  if (std::ranges::max(neurons) > 0) return neurons;
+  return WrongCall(
+      absl::StrCat("--sparsity exact: no layer of ", flags_.model,
+                   " can be computed from its bundles: its weights are packed, or infinite, or too large; use --sparsity off"));
+}
+
+absl::Status LocalSession::MakePlan(const Checkpoint& checkpoint, LocalPlanRequest request) {
   threads_ = flags_.threads > 0 ? flags_.threads : UsableCores();
   request.model_name = flags_.model;
   if (flags_.kv != "grow") request.kv_tokens = 0;
@@ -113,6 +124,10 @@ absl::Status LocalSession::MakePlan(LocalPlanRequest request) {
   request.num_threads = threads_;
   request.numerics = flags_.numerics;
   LIME_RETURN_IF_ERROR(flags_.Apply(request));
+  if (flags_.sparse()) {
+    LIME_ASSIGN_OR_RETURN(request.neurons, SparseNeurons(checkpoint));
+    request.kv_tokens = 0;
+  }
   has_budget_ = request.budget > 0;
   if (routes_ != nullptr) LIME_RETURN_IF_ERROR(OfUser(RouteShapeOf(spec_, flags_.model).status()));
   if (!flags_.routes.empty()) {
@@ -276,13 +291,15 @@ json LocalSession::Describe() const {
   }
   json device = DeviceJson(plan().devices.front(), device_->installed().front(), now);
   device["backend"] = load_.backend;
-  return {{"predicted_ms_per_token", predicted_ms_},
-          {"peak_rss_bytes", ProcessPeakResidentBytes()},
-          {"devices", json::array({std::move(device)})},
-          {"plan", {{"kv_levels", ToJson(plan(), levels_)}}},
-          {"load", {{"loader", load_.loader}, {"bytes", load_.bytes}, {"seconds", load_.seconds}}},
-          {"memory", std::move(memory)},
-          {"streaming", std::move(streaming)}};
+  json answer = {{"predicted_ms_per_token", predicted_ms_},
+                 {"peak_rss_bytes", ProcessPeakResidentBytes()},
+                 {"devices", json::array({std::move(device)})},
+                 {"plan", {{"kv_levels", ToJson(plan(), levels_)}}},
+                 {"load", {{"loader", load_.loader}, {"bytes", load_.bytes}, {"seconds", load_.seconds}}},
+                 {"memory", std::move(memory)},
+                 {"streaming", std::move(streaming)}};
+  AddSparsity(SparseUseOf(plan(), {&now, 1}), answer);
+  return answer;
 }
 
 std::string LocalSession::LoadLine() const {
@@ -300,6 +317,7 @@ std::string LocalSession::MemoryLine() const {
   if (now.kv_written > 0)
     absl::StrAppend(&text, "\nKV on disk  ", FormatBytes(now.kv_written), " written, ", FormatBytes(now.kv_read), " read");
   if (summary_.units.units > 0) absl::StrAppend(&text, "\n", summary_.units.Text(plan().sequences, now.decode_hit_share()));
+  if (const std::string sparse = SparseUseOf(plan(), {&now, 1}).Text(); !sparse.empty()) absl::StrAppend(&text, "\n", sparse);
   if (!summary_.streams() && now.shed == 0) return text;
   const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
   absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.shed), " a step, ", summary_.resident_blocks, " of ",

@@ -16,6 +16,7 @@
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/score.h"
 #include "daemon/logic/route_recorder.h"
+#include "daemon/weights/checkpoint.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv/kv_levels.h"
 #include "planner/plan/device/device_profile.h"
@@ -85,7 +86,8 @@ class LocalSession {
 
  private:
   LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalOpening& options);
-  absl::Status MakePlan(LocalPlanRequest request);
+  absl::Status MakePlan(const Checkpoint& checkpoint, LocalPlanRequest request);
+  absl::StatusOr<std::vector<int64_t>> SparseNeurons(const Checkpoint& checkpoint) const;
   absl::Status CheckRoutes() const;
   absl::Status Install(const LocalPlanRequest& request, const LocalOpening& options);
   void ApplyDiskRate(const SteadyReads& reads);

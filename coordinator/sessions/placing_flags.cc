@@ -29,6 +29,7 @@ absl::StatusOr<KvGrowth> RuleOf(const PlacingFlags& flags) {
 
 void PlacingFlags::AddTo(const CommandFlags& command) {
   model.AddTo(command);
+  model.AddSparsityTo(command);
   on_cluster.AddTo(command);
   command.Add("--patience", &patience_s, "With --cluster, seconds to wait for a lost device before planning without it").Shown();
   command.Add("--give-up", &give_up_s, "With --cluster, seconds to wait for a lost device if there is no plan without it").Shown();
@@ -47,8 +48,9 @@ void PlacingFlags::AddTo(const CommandFlags& command) {
 }
 
 void PlacingFlags::ShowTitles(const CommandFlags& command) {
-  command.ShowUnder("Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--experts", "--read-ahead", "--routes",
-                               "--context", "--kv", "--kv-dir", "--no-kv-spill", "--chunk", "--loader"});
+  command.ShowUnder(
+      "Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--experts", "--read-ahead", "--routes", "--sparsity",
+                 "--neurons", "--window", "--context", "--kv", "--kv-dir", "--no-kv-spill", "--chunk", "--loader"});
   command.ShowUnder("On a cluster",
                     {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-lending",
                      "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});

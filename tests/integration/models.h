@@ -17,6 +17,7 @@
 #include "coordinator/serving/serving.h"
 #include "coordinator/sessions/score.h"
 #include "daemon/engine/stage_engine.h"
+#include "daemon/weights/bundle_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -66,6 +67,10 @@ struct RunShape {
   Bytes part_bytes = kPartBytes;
   std::optional<int64_t> unit_places;  // LocalPlanRequest::unit_places
   int32_t ahead_places = 0;            // LocalPlanRequest::ahead_places
+  // Sparse MLPs, with so many rows of neurons in every layer, and so many masks of a window. The folder
+  // has bundles.
+  std::optional<int64_t> neuron_rows;
+  int32_t window_masks = kUsualWindowMasks;
 };
 
 // Opens the reference, with room for one sequence of `context` positions and for the companions.
@@ -109,6 +114,8 @@ inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape
           .context = context,
           .ahead_places = shape.ahead_places,
           .unit_places = shape.unit_places,
+          .neuron_rows = shape.neuron_rows,
+          .window_masks = shape.window_masks,
           .sequences = sequences,
           .prompt_tokens = context,
           .chunk = shape.chunk * sequences,
@@ -127,7 +134,11 @@ inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::strin
                                                                 const LocalPlanRequest& request) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
-  LIME_ASSIGN_OR_RETURN(const LocalPlan plan, PlanForThisProcess(spec, request));
+  LocalPlanRequest with = request;
+  if (shape.neuron_rows) {
+    LIME_ASSIGN_OR_RETURN(with.neurons, BundleStore::SparseNeurons(checkpoint, spec));
+  }
+  LIME_ASSIGN_OR_RETURN(const LocalPlan plan, PlanForThisProcess(spec, with));
   auto device = std::make_unique<LocalDevice>(LocalDevice::Options{
       .weights = dir,
       .make_stage =
