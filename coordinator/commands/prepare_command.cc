@@ -129,7 +129,7 @@ void AddPrepareCommand(Commands& commands) {
   command.Add("model,--model,-m", &flags.model, "Folder of a Hugging Face checkpoint").Required();
   command.Add("--out,-o", &flags.out, "Folder of the store");
   command.Add("--bundles", &flags.bundles,
-              "Also write the MLP weights of a ReLU model by neuron. A preparation: no command reads them yet");
+              "Also write the MLP weights of a ReLU model by neuron, for --sparsity exact");
   command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
   command.Add("--verify", &flags.verify, "Read the store back from the disk and compare every checksum");
   command.Add("--json", &flags.json, "Print one JSON object");
