@@ -26,7 +26,7 @@ std::vector<MatrixRows> MatricesOf(const BlockSpec& block) {
 
 // The plan knows the order of the matrices, but not which of them decides.
 absl::Status CheckNeurons(const Plan& plan, const ModelSpec& spec, const BlockSpec& block, int p) {
-  if (spec.config.activation != Activation::kRelu)
+  if (!MakesZeros(spec.config.activation))
     return Invalid("plan: parts[", p, "] is sparse, but the MLPs of the model have no ReLU, so no neuron is ever zero");
   const TensorRole decider = plan.parts[p - 1].rows.back().role;
   if (decider != DeciderRole(block)) return Invalid("plan: parts[", p, "] is sparse, but its neurons are decided by the rows of gate");

@@ -94,7 +94,7 @@ absl::Status CheckNeuronRows(const ModelSpec& spec, const PlanRequest& request) 
   for (int64_t layer = 0; layer < std::ssize(request.neuron_rows); ++layer) {
     if (request.neuron_rows[static_cast<size_t>(layer)] == 0) continue;
     if (layer >= spec.config.num_layers()) return Invalid("planning: neuron_rows name layer ", layer, ", which the model does not have");
-    if (spec.config.activation != Activation::kRelu) return Invalid("planning: the MLPs of the model have no ReLU, so none can be sparse");
+    if (!MakesZeros(spec.config.activation)) return Invalid("planning: the MLPs of the model have no ReLU, so none can be sparse");
     if (MlpBlockOf(spec.config, static_cast<int32_t>(layer)).kind != BlockKind::kMlp)
       return Invalid("planning: layer ", layer, " has experts, so its MLP cannot be sparse");
   }
