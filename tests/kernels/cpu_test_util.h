@@ -8,8 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "hwy/targets.h"  // after hwy_targets.h
+// Highway must know before its first header what the operators are compiled for: of the other sets,
+// ForEachTarget would run the scalar code.
+// clang-format off
 #include "kernels/cpu/base/hwy_targets.h"
+#include "hwy/targets.h"
+// clang-format on
 #include "planner/base/dtype.h"
 #include "planner/base/float_bits.h"
 #include "tests/kernels/random_floats.h"
