@@ -1,13 +1,16 @@
 // Tiny random models of every family and dtype, for tests that compare bits.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "testbed/make_model/make_model.h"
+#include "tests/cases.h"
 
 namespace lime {
 
@@ -94,6 +97,20 @@ inline std::vector<Variant> Variants() {
   return variants;
 }
 
+// For tests of what the engine does with blocks, whatever these compute: each family, each dtype and
+// each number of bits once. While Soaking(), all of Variants(), whose bits bits_test and
+// streaming_bits_test compare in every run.
+inline std::vector<Variant> SpreadVariants() {
+  constexpr std::string_view kLeftOut[] = {"mistral_f16",   "mistral_f32",   "qwen2_bf16",        "qwen2_f32",
+                                           "qwen3_bf16",    "qwen3_f16",     "opt_bf16",          "opt_f32",
+                                           "qwen3_5_f16",   "qwen3_5_f32",   "llama_q3_f16",      "llama_q4_f16",
+                                           "llama_q6_bf16", "llama_q8_bf16", "llama_rope_linear", "llama_rope_llama3"};
+  std::vector<Variant> variants = Variants();
+  if (!Soaking())
+    std::erase_if(variants, [&](const Variant& variant) { return std::ranges::find(kLeftOut, variant.name) != std::end(kLeftOut); });
+  return variants;
+}
+
 // Models of which one process is enough. As Gemma 4 E2B: an embedding of each layer, and layers that use
 // KV of others. With longrope, rows need the length of their sequence.
 inline std::vector<Variant> OneProcessVariants() {
@@ -141,6 +158,16 @@ inline std::vector<Variant> PackedVariants() {
     if (variant.family == "opt") variant.activation = Activation::kRelu;
   }
   return variants;
+}
+
+// Every second of them, with all group sizes and numbers of bits; while Soaking(), all.
+inline std::vector<Variant> SpreadPackedVariants() {
+  const std::vector<Variant> all = PackedVariants();
+  std::vector<Variant> some;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i % 2 == 1 || Soaking()) some.push_back(all[i]);
+  }
+  return some;
 }
 
 }  // namespace lime

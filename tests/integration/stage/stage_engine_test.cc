@@ -29,7 +29,8 @@ TEST_P(StageEngineBitsTest, AnyPlanHasTheBitsOfOneEngine) {
   ExpectBitsOfOne(dir / "model", Cases(6, 24), std::min<int64_t>(200, options.config.vocab_size));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, StageEngineBitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Families, StageEngineBitsTest, ::testing::ValuesIn(SpreadVariants()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(StageEngineTest, TheShippedModelHasTheSameBitsOverAnyPlan) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(8, 40), 512);

@@ -75,7 +75,7 @@ TEST_P(StageEvictionBitsTest, WhatIsComputedAgainHasTheSameBits) {
 
 // Layers with a state take every position once. Models with parallel halves are refused.
 std::vector<Variant> EvictableVariants() {
-  std::vector<Variant> variants = Variants();
+  std::vector<Variant> variants = SpreadVariants();
   std::erase_if(variants, [](const Variant& variant) { return HasState(variant) || variant.family == "falcon"; });
   return variants;
 }

@@ -45,7 +45,8 @@ TEST_P(StageLoaderTest, EveryLoaderHasTheBitsOfOneEngine) {
   ExpectBitsOfOne(dir / "model", Cases(4, 12), std::min<int64_t>(200, options.config.vocab_size), EveryLoader());
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, StageLoaderTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Families, StageLoaderTest, ::testing::ValuesIn(SpreadVariants()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(StageLoaderShippedTest, EveryLoaderHasTheBitsOfOneEngine) {
   ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(4, 12), 512, EveryLoader());

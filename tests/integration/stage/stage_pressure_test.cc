@@ -158,8 +158,8 @@ TEST_P(StagePressureFamilies, LeavesTheBitsOfTheModelByItself) {
 }
 
 constexpr auto kNameOf = [](const auto& info) { return info.param.name; };
-INSTANTIATE_TEST_SUITE_P(All, StagePressureFamilies, ::testing::ValuesIn(Variants()), kNameOf);
-INSTANTIATE_TEST_SUITE_P(Packed, StagePressureFamilies, ::testing::ValuesIn(PackedVariants()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(All, StagePressureFamilies, ::testing::ValuesIn(SpreadVariants()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Packed, StagePressureFamilies, ::testing::ValuesIn(SpreadPackedVariants()), kNameOf);
 
 class StagePressureShipped : public StagePressure, public ::testing::WithParamInterface<std::string> {};
 

@@ -94,7 +94,8 @@ TEST_P(StageResidencyFamilies, AnyChangeLeavesTheBitsOfOneEngine) {
   ExpectBitsOfOne(dir / "model", Cases(4, 16), std::min<int64_t>(200, options.config.vocab_size));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StageResidencyFamilies, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, StageResidencyFamilies, ::testing::ValuesIn(SpreadVariants()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(StageResidencyTest, TheShippedModelHasTheSameBitsWhateverChanges) {
   ExpectBitsOfOne(std::string(LIME_SOURCE_DIR) + "/models/lime-fables", Cases(6, 24), 512);
