@@ -162,7 +162,7 @@ void Print(const KeysFlags& flags, const std::vector<KeyOutcome>& outcomes) {
             << "\" into [cluster]. Keep ca.key secret: everyone who has it can make keys." << std::endl;
 }
 
-absl::Status Run(const KeysFlags& flags) {
+absl::Status RunKeys(const KeysFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::vector<std::string> names, KeyNames(flags));
   if (flags.out.empty()) return WrongCall("--out is empty; name a folder");
   const GracefulStop graceful;  // writes all keys or none
@@ -191,7 +191,7 @@ void AddKeysCommand(Commands& commands) {
       "Example: lime keys --cluster shelf.toml --out keys\n"
       "Called again, it adds keys for devices that have none. `lime keys --renew --name orin` makes new keys for orin and changes no\n"
       "others: the old keys stay valid until they expire. Keys are valid for ten years, from a day before they were made.",
-      Run);
+      RunKeys);
   command.Add("--cluster,-c", &flags.cluster, "cluster.toml: keys for each of its devices");
   command.Add("--name,--device", &flags.names, "A device; may be given several times").Repeats();
   command.Add("--out,-o", &flags.out, "Folder for the keys; files that are there already stay").Shown();

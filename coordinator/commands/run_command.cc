@@ -356,7 +356,7 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
   return RunIn(*session, flags, files, shape, prompt_tokens, [&] { return WriteRoutes(flags, session->spec(), *routes); });
 }
 
-absl::Status Run(RunFlags& flags) {
+absl::Status RunPrompts(RunFlags& flags) {
   if (flags.server.given()) return RunRemotely(flags);
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
@@ -406,7 +406,7 @@ void AddFlags(const CommandFlags& command, RunFlags& flags) {
 void AddRunCommand(Commands& commands) {
   const auto [command, flags] =
       commands.Add<RunFlags>("run", "Generate text from a checkpoint",
-                             "Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32", Run);
+                             "Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32", RunPrompts);
   AddFlags(command, flags);
   AddRoutesFlag(command, flags.model.routes);
   flags.server.AddTo(command);
@@ -416,7 +416,8 @@ void AddRunCommand(Commands& commands) {
 void AddTraceCommand(Commands& commands) {
   const auto [command, flags] = commands.Add<RunFlags>(
       "trace", "Run, and show the times of every device and how much of its loading was hidden",
-      "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
+      "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json",
+      RunPrompts);
   flags.show_trace = true;
   AddFlags(command, flags);
   command.Add("--routes", &flags.routes.path,

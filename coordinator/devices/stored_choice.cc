@@ -18,13 +18,13 @@ bool IsDigits(const std::string& word) {
 }
 
 // "llama (1f3c0d5e7a9b2468)"
-std::string Shown(const std::pair<const uint64_t, std::string>& model) {
+std::string ShownModel(const std::pair<const uint64_t, std::string>& model) {
   return model.second.empty() ? DigestText(model.first) : absl::StrCat(model.second, " (", DigestText(model.first), ")");
 }
 
 std::string ShownAll(const std::map<uint64_t, std::string>& models) {
   std::vector<std::string> shown(models.size());
-  std::ranges::transform(models, shown.begin(), Shown);
+  std::ranges::transform(models, shown.begin(), ShownModel);
   return absl::StrJoin(shown, ", ");
 }
 

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kConfigName[] = "config.json", kShardIndexName[] = "model.safetensors.index.json";
+constexpr char kModelConfigName[] = "config.json", kShardIndexName[] = "model.safetensors.index.json";
 constexpr char kMarkName[] = "lime_quantized.json";
 constexpr Bytes kMaxMarkBytes = kMiB;
 
@@ -259,7 +259,7 @@ absl::Status CheckPacking(const Quantization& packing) {
 absl::StatusOr<std::vector<std::string>> NamesToWrite(const Checkpoint& source) {
   LIME_ASSIGN_OR_RETURN(std::vector<std::string> names, SideFiles(source.dir()));
   for (const CheckpointFile& file : source.files()) names.push_back(fs::path(file.path).filename().string());
-  names.insert(names.end(), {kShardIndexName, kConfigName, kMarkName});
+  names.insert(names.end(), {kShardIndexName, kModelConfigName, kMarkName});
   return names;
 }
 
@@ -365,7 +365,7 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source.dir() + "/" + name, kMaxSideFileBytes));
     LIME_RETURN_IF_ERROR(add(name, text));
   }
-  LIME_RETURN_IF_ERROR(add(kConfigName, WithQuantization(source.config_json(), spec, packing)));
+  LIME_RETURN_IF_ERROR(add(kModelConfigName, WithQuantization(source.config_json(), spec, packing)));
   return files;
 }
 
@@ -384,8 +384,8 @@ absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& smal
 // stay. So at any time the mark that is there lists exactly the files that LIME wrote.
 absl::Status RemoveEarlier(const std::string& dir) {
   std::error_code error;
-  fs::remove(dir + "/" + kConfigName, error);
-  if (error) return ErrnoStatus(error.value(), dir + "/" + kConfigName, "remove");
+  fs::remove(dir + "/" + kModelConfigName, error);
+  if (error) return ErrnoStatus(error.value(), dir + "/" + kModelConfigName, "remove");
   const Mark found = Mark::Read(dir);
   for (const WrittenFile& file : found.files) {
     if (IsUnchanged(dir, file)) fs::remove(dir + "/" + file.name, error);

@@ -29,7 +29,7 @@ constexpr Bytes kPlaceBytes = 16 * kKiB;
 constexpr int64_t kPlaces = 4;  // places of a tensor larger than all of them
 constexpr Bytes kAlignment = 4 * kKiB;
 // For a model's digest.
-constexpr Bytes kSampleBytes = 256;
+constexpr Bytes kDigestSampleBytes = 256;
 constexpr int64_t kSamples = 16;  // samples of every tensor, from its first to its last bytes
 
 constexpr size_t kMostSamplesKept = 100'000;
@@ -381,8 +381,8 @@ absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint) {
     const TensorLocation& at = checkpoint.location(name);
     const auto file = static_cast<size_t>(at.file);
     add(absl::StrCat("\n", name, " ", Text(DTypeName(info.dtype)), " ", absl::StrJoin(info.shape, ","), "\n"));
-    const Bytes bytes = std::min(at.bytes, kSampleBytes);
-    const int64_t samples = at.bytes <= kSamples * kSampleBytes ? (at.bytes + kSampleBytes - 1) / kSampleBytes : kSamples;
+    const Bytes bytes = std::min(at.bytes, kDigestSampleBytes);
+    const int64_t samples = at.bytes <= kSamples * kDigestSampleBytes ? (at.bytes + kDigestSampleBytes - 1) / kDigestSampleBytes : kSamples;
     sample.resize(static_cast<size_t>(bytes));
     for (int64_t i = 0; i < samples; ++i) {
       const Bytes begin = samples > 1 ? (at.bytes - bytes) * i / (samples - 1) : 0;

@@ -111,7 +111,7 @@ void RefuseMemory(RequestFields& fields) {
 }
 
 // include: ["message.output_text.logprobs"]
-void ReadLogprobs(RequestFields& fields, ApiRequest& request) {
+void ReadIncluded(RequestFields& fields, ApiRequest& request) {
   const int64_t top = fields.Int("top_logprobs", 0, kMaxTopLogprobs).value_or(0);
   const Json* include = fields.Array("include", kMaxObjectKeys);
   if (include == nullptr || std::ranges::find(*include, Json("message.output_text.logprobs")) == include->end()) return;
@@ -180,7 +180,7 @@ void ParseResponses(RequestFields& fields, const ParseOptions& options, ApiReque
   request.max_tokens = fields.Int("max_output_tokens", 1, std::numeric_limits<int64_t>::max());
   ReadSampling(fields, options, request.sampling);
   request.stop = ReadStop(fields, kMaxStops);
-  ReadLogprobs(fields, request);
+  ReadIncluded(fields, request);
   request.stream = fields.BoolOr("stream", false);
   ReadMetadata(fields);
   ReadOurFields(fields, request);
