@@ -195,6 +195,7 @@ TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
   inputs_.devices.pop_back();
   inputs_.request.context = kTokens;
   online_.reset();
+  inputs_.request.part_bytes = 512 * kMiB;  // whole blocks: levels of KV are searched part by part
   search_ms_ = 200;
   absl::StatusOr<Plan> plan = ClusterPlanning({.work_ms = search_ms_}, inputs_).Run();
   ASSERT_TRUE(plan.ok()) << plan.status();
