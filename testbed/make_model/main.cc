@@ -53,6 +53,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--first-dense-layers", config.first_dense_layers, "glm4_moe: layers without experts")->capture_default_str();
   app.add_option("--routes", flags.routes, "Experts that sampled text chooses: random, or planted as in recorded routes")
       ->capture_default_str();
+  app.add_flag("--planted", flags.options.planted_neurons,
+               "opt: few neurons are active, mostly those of the tokens before, as in trained models; prints how many");
   app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
   app.add_option("--bits", flags.bits, "Bits of quantised weights: 3, 4, 6 or 8; 0: dense")->capture_default_str();
   app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();
@@ -109,6 +111,9 @@ absl::Status Run(Flags& flags) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("%s: %s in %.2f s, %.0f MB/s\n", flags.out.c_str(), FormatBytes(written).c_str(), seconds,
               static_cast<double>(written) / seconds / 1e6);
+  if (!flags.options.planted_neurons) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const PlantedStatistics statistics, MeasurePlantedNeurons(flags.options));
+  std::printf("%s", StatisticsText(statistics).c_str());
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "daemon/machine/files.h"
 #include "daemon/machine/parallel.h"
 #include "daemon/stores/safetensors_writer.h"
+#include "planner/base/check.h"
 #include "planner/base/strings.h"
 #include "planner/plan/model/family.h"
 #include "testbed/make_model/model_tensors.h"
@@ -369,7 +370,28 @@ absl::Status WriteWeights(const MakeModelOptions& options, const std::vector<Ran
   return WriteTextFile(dir + "/model.safetensors.index.json", index.dump(2));
 }
 
+// The tensors of the model asked for.
+absl::StatusOr<std::vector<RandomTensor>> Describe(const MakeModelOptions& options) {
+  LIME_RETURN_IF_ERROR(CheckGeometry(options));
+  MakeModelOptions packed = options;
+  packed.widened = false;
+  LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ConfigJson(packed), "the model asked for"));
+  if (options.planted_routes) LIME_RETURN_IF_ERROR(CheckPlantedRoutes(config));
+  if (options.planted_neurons) LIME_RETURN_IF_ERROR(CheckPlantedNeurons(config));
+  return TensorsOf(config, {.dtype = options.dtype,
+                            .norm_dtype = options.norm_dtype,
+                            .widened = options.widened,
+                            .planted_routes = options.planted_routes,
+                            .planted_neurons = options.planted_neurons});
+}
+
 }  // namespace
+
+absl::StatusOr<PlantedStatistics> MeasurePlantedNeurons(const MakeModelOptions& options) {
+  LIME_CHECK(options.planted_neurons);
+  LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, Describe(options));
+  return MeasurePlantedNeurons(tensors, options.seed);
+}
 
 absl::StatusOr<RopeType> ParseRopeTypeName(std::string_view name) {
   return ValueOf(kRopeTypes, name, "rope_scaling type");
@@ -400,14 +422,7 @@ std::string ConfigJson(const MakeModelOptions& options) {
 }
 
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress) {
-  LIME_RETURN_IF_ERROR(CheckGeometry(options));
-  MakeModelOptions packed = options;
-  packed.widened = false;
-  LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(ConfigJson(packed), "the model asked for"));
-  if (options.planted_routes) LIME_RETURN_IF_ERROR(CheckPlantedRoutes(config));
-  const StoredForm form{
-      .dtype = options.dtype, .norm_dtype = options.norm_dtype, .widened = options.widened, .planted_routes = options.planted_routes};
-  LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, TensorsOf(config, form));
+  LIME_ASSIGN_OR_RETURN(const std::vector<RandomTensor> tensors, Describe(options));
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return absl::UnavailableError(absl::StrCat(dir, ": cannot make the folder: ", error.message()));

@@ -12,6 +12,7 @@
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_config.h"
+#include "testbed/make_model/planted_statistics.h"
 
 namespace lime {
 
@@ -68,12 +69,17 @@ struct MakeModelOptions {
   bool widened = false;
   // Families with experts: text that is sampled makes routes as recorded ones (planted_routes.h).
   bool planted_routes = false;
+  // OPT: neurons are as active as those of trained models (planted_neurons.h).
+  bool planted_neurons = false;
 };
 
 // Writes the checkpoint into `dir`, and makes that folder if it is missing. config.json is written
 // last, so that an interrupted folder is no model. The same options give the same bytes on every
 // machine. `progress` receives the number of bytes written since its last call, on any thread.
 absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress = nullptr);
+
+// What the neurons of such a model with planted_neurons do (planted_statistics.h). Takes seconds.
+absl::StatusOr<PlantedStatistics> MeasurePlantedNeurons(const MakeModelOptions& options);
 
 // The text of config.json for these options. REQUIRES: the family is one of Families()
 std::string ConfigJson(const MakeModelOptions& options);

@@ -13,33 +13,18 @@
 #include "planner/base/small_floats.h"
 #include "planner/plan/model/family.h"
 #include "planner/plan/model/model_spec.h"
+#include "testbed/make_model/draws.h"
+#include "testbed/make_model/planted_neurons.h"
 #include "testbed/make_model/planted_routes.h"
 
 namespace lime {
 namespace {
 
-constexpr int kLevels = 4 * 255 + 1;  // sums of four random bytes
 constexpr float kEmbeddingDeviation = 0.5f;
 constexpr float kBiasDeviation = 0.02f;
 constexpr float kNormDeviation = 0.1f;
 constexpr float kFp8Deviation = 128;     // of the codes' values: 3.4 times as much is below 448, the largest
 constexpr float kFp4Deviation = 2.926f;  // of the 16 values of fp4, which are equally likely
-
-// Random bits from a counter (the finaliser of splitmix64).
-uint64_t Mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
-// Level `sum` as a value of about the standard normal distribution.
-float Normal(int sum) {
-  return static_cast<float>((sum - 510) / std::sqrt(4 * (256.0 * 256.0 - 1) / 12));
-}
-
-int SumOfBytes(uint32_t bits) {
-  return static_cast<int>((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24));
-}
 
 // The code of the nearest value of FP8. Codes below 0x7f, which is NaN, have ascending values.
 uint8_t NearestFp8(float value) {
@@ -94,16 +79,6 @@ void FillLevels(const RandomTensor& tensor, uint64_t key, int64_t first, std::sp
   }
 }
 
-// The level that FillLevels draws for element i.
-size_t LevelOf(uint64_t key, int64_t i) {
-  const uint64_t bits = Mix(key + static_cast<uint64_t>(i / 2));
-  return static_cast<size_t>(SumOfBytes(static_cast<uint32_t>(i % 2 == 0 ? bits : bits >> 32)));
-}
-
-uint64_t KeyOf(uint64_t seed, uint64_t stream) {
-  return Mix(Mix(seed) + stream);
-}
-
 // A scale of FP8 has the 8 bits of bf16 at most, so that its products with codes are exact in F32.
 RandomTensor ScalesOf(const RandomTensor::Scales& scales) {
   return {.dtype = scales.dtype, .stream = scales.stream, .mean = scales.mean, .deviation = scales.deviation, .rounded = DType::kBF16};
@@ -136,13 +111,6 @@ void FillProducts(const RandomTensor& tensor, uint64_t seed, int64_t first, std:
 
 constexpr uint64_t kTopicsStream = UINT64_MAX;  // no tensor's own
 
-// The value of every level of the standard normal distribution.
-std::array<float, kLevels> NormalTable() {
-  std::array<float, kLevels> table;
-  for (int level = 0; level < kLevels; ++level) table[static_cast<size_t>(level)] = Normal(level);
-  return table;
-}
-
 void FillTopics(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out) {
   const std::array<float, kLevels> normal = NormalTable();
   const uint64_t key = KeyOf(seed, tensor.stream), topics_key = KeyOf(seed, kTopicsStream);
@@ -169,6 +137,7 @@ class TensorLister {
 
   std::vector<RandomTensor> List(const ModelSpec& spec) {
     for (const BlockSpec& block : spec.blocks) {
+      if (form_.planted_neurons && block.id.kind == BlockKind::kAttention) planted_ = PlantedLayerOf(config_, block.id.layer);
       const TensorSpec* previous = nullptr;
       for (const TensorSpec& tensor : Whole(block)) {
         if (tensor.role == TensorRole::kOutput && config_.tie_embeddings) continue;
@@ -204,6 +173,7 @@ class TensorLister {
 
   // `previous`: the tensor before it in the block.
   void Add(const TensorSpec& tensor, const TensorSpec* previous) {
+    if (form_.planted_neurons && AddPlanted(tensor)) return;
     switch (tensor.part) {
       case TensorPart::kWeight:
         return AddWeight(tensor);
@@ -216,6 +186,35 @@ class TensorLister {
       case TensorPart::kPinnedScales:
         return AddFp8Scales(tensor, *previous);
     }
+  }
+
+  // Of a model with planted neurons. False for a tensor that is as in others.
+  bool AddPlanted(const TensorSpec& tensor) {
+    const bool is_bias = tensor.part == TensorPart::kBias;
+    switch (tensor.role) {
+      case TensorRole::kTokenEmbedding:
+        return AddRows(tensor, PlantedTokens(config_)), true;
+      case TensorRole::kPositionEmbedding:
+        return AddRows(tensor, PlantedPositions(config_)), true;
+      case TensorRole::kNorm:
+        return AddNormal(tensor, form_.norm_dtype.value_or(form_.dtype), is_bias ? 0 : 1, 0), true;
+      case TensorRole::kUp:
+        if (is_bias) return AddNormal(tensor, form_.dtype, -planted_.threshold, planted_.bias_deviation), true;
+        return AddRows(tensor, PlantedFirst(config_)), true;
+      case TensorRole::kO:
+        return AddNormal(tensor, form_.dtype, 0, is_bias ? 0 : planted_.out_deviation), true;
+      case TensorRole::kDown:
+        return AddNormal(tensor, form_.dtype, 0, is_bias ? 0 : planted_.down_deviation), true;
+      default:
+        return false;
+    }
+  }
+
+  void AddRows(const TensorSpec& tensor, const PlantedMatrix& rows) {
+    AddNormal(tensor, form_.dtype, 0, 0);
+    tensors_.back().kind = RandomTensor::Kind::kPlanted;
+    tensors_.back().planted = rows;
+    ++next_stream_;  // of the coordinates
   }
 
   void AddWeight(const TensorSpec& tensor) {
@@ -350,7 +349,8 @@ class TensorLister {
   const ModelConfig& config_;
   const StoredForm form_;
   uint64_t next_stream_ = 0;
-  float deviation_ = 0;  // of the last packed matrix
+  float deviation_ = 0;   // of the last packed matrix
+  PlantedLayer planted_;  // of the layer whose tensors are listed
   std::vector<RandomTensor> tensors_;
 };
 
@@ -385,6 +385,9 @@ void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::s
   if (tensor.kind == RandomTensor::Kind::kWords) return FillWords(key, first * ElementBytes(tensor.dtype) / 4, out);
   if (tensor.kind == RandomTensor::Kind::kProducts) return FillProducts(tensor, seed, first, out);
   if (tensor.kind == RandomTensor::Kind::kTopics) return FillTopics(tensor, seed, first, out);
+  if (tensor.kind == RandomTensor::Kind::kPlanted) {
+    return FillPlanted(tensor.planted, tensor.shape.back(), tensor.dtype, key, KeyOf(seed, tensor.stream + 1), first, out);
+  }
   switch (ElementBytes(tensor.dtype)) {
     case 1:
       return FillLevels<uint8_t>(tensor, key, first, out);

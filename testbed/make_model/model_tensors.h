@@ -11,6 +11,7 @@
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_config.h"
+#include "testbed/make_model/planted_neurons.h"
 
 namespace lime {
 
@@ -21,7 +22,8 @@ struct RandomTensor {
     kWords,        // random bits: the packed codes of a quantised weight
     kGroupBiases,  // minus half the range of the same stream's scales: weights centre on zero
     kProducts,     // the FP8 code that kNormal draws, times its scale, which is exact in F32
-    kTopics        // like kNormal, plus what row i shares with all rows of topic i modulo kPlantedTopics
+    kTopics,       // like kNormal, plus what row i shares with all rows of topic i modulo kPlantedTopics
+    kPlanted       // rows of `planted`
   };
   // kProducts: the scales of the codes.
   struct Scales {
@@ -43,6 +45,7 @@ struct RandomTensor {
   std::optional<DType> rounded = {};  // values are rounded to this dtype before they are to `dtype`
   Scales scales = {};
   float shared_deviation = 0;  // kTopics: of what the rows of a topic share; the same in all tensors but for this factor
+  PlantedMatrix planted = {};  // kPlanted; the next stream is that of its coordinates
 };
 
 // How the tensors are stored.
@@ -51,6 +54,7 @@ struct StoredForm {
   std::optional<DType> norm_dtype = {};  // of norms, if it differs
   bool widened = false;                  // MakeModelOptions::widened
   bool planted_routes = false;           // MakeModelOptions::planted_routes
+  bool planted_neurons = false;          // MakeModelOptions::planted_neurons
 };
 
 // All tensors of a model, in the order of the files.
