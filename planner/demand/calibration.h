@@ -1,0 +1,100 @@
+// What a run over text says of the sparse MLPs of a model: which share of its neurons is active, how
+// many of them are new, and where they should lie in the file of their layer. `lime calibrate` makes
+// it, `lime prepare --bundles` and the planner use it.
+//
+// A neuron row is memory for one neuron. A batch is a number of unrelated sequences that share steps.
+// All counts come from MaskWindow, the code of a device.
+//
+// The file is one JSON object with "lime_calibration": its version. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/demand/mask_statistics.h"
+
+namespace lime {
+
+// Bounds of a calibration.
+inline constexpr int32_t kMostCalibrationBatch = 64;
+inline constexpr int64_t kMostCalibrationBytes = int64_t{16} << 20;  // of a file
+inline constexpr size_t kMostLoadPoints = 256;                       // of a batch
+
+// Mean share of the neurons that a step loads with so many neuron rows, which alone bound the window:
+// it has as many masks as fit.
+struct LoadPoint {
+  int32_t rows = 0;
+  double loads = 0;
+  friend bool operator==(const LoadPoint&, const LoadPoint&) = default;
+};
+
+struct BatchShares {
+  int32_t batch = 1;
+  double active = 0;              // mean share of the neurons that are active for any sequence
+  std::vector<LoadPoint> points;  // rows ascend, from 1 to all neurons; loads do not increase
+  friend bool operator==(const BatchShares&, const BatchShares&) = default;
+};
+
+struct LayerCalibration {
+  int32_t layer = 0;
+  int32_t neurons = 0;
+  std::vector<double> unions;        // entry k - 1: mean share of the neurons in k masks, s_agg(k) of the paper
+  double fresh = 0;                  // mean share that a step loads with the window of all these masks
+  int32_t rows_needed = 0;           // the largest union of such a window
+  double neurons_per_read = 1;       // of its loads, those that lie side by side in the order of their numbers
+  double path_neurons_per_read = 1;  // in the order of `places`
+  std::vector<BatchShares> batches;  // ascending; the first one has batch 1
+  std::vector<int32_t> places;       // by neuron: its place on the path (neuron_path.h)
+  friend bool operator==(const LayerCalibration&, const LayerCalibration&) = default;
+};
+
+struct Calibration {
+  std::string model;                     // its key, as in logs of routes
+  std::string text_xxh3;                 // of the token ids, 16 hexadecimal digits
+  int64_t tokens = 0;                    // whose masks count
+  int32_t context = 0;                   // tokens of a sequence
+  int32_t masks = 0;                     // of the window; unions have as many entries
+  std::vector<LayerCalibration> layers;  // ascending
+  friend bool operator==(const Calibration&, const Calibration&) = default;
+};
+
+// Null if the layer has none.
+const LayerCalibration* OfLayer(const Calibration& calibration, int32_t layer);
+
+// Mean shares of the neurons for a batch of 1 to the largest one measured: linear between two that
+// were measured. A larger one counts as if its sequences were independent of each other, and finds no
+// more neurons in memory than the largest one measured.
+// REQUIRES: the layer is of a calibration that was parsed or made here; batch >= 1
+double ActiveShare(const LayerCalibration& layer, int64_t batch);
+// What a step loads with so many neuron rows: linear between two points; without rows all that is
+// active.
+double LoadShare(const LayerCalibration& layer, int64_t rows, int64_t batch);
+
+// ---- From masks
+
+// Masks of one sequence, one a token.
+using SequenceMasks = std::vector<std::vector<int32_t>>;
+
+struct CalibrateOptions {
+  int32_t neurons = 0;
+  int32_t masks = 1;  // of the largest union
+  std::vector<int32_t> batches = {1, 2, 4, 8};
+};
+
+// Batches with more sequences than there are were not measured, and are left out. The first half of a
+// sequence fills the window and does not count.
+// InvalidArgument for masks that are not of the layer, without a sequence of at least 2 tokens, or
+// options outside their bounds.
+absl::StatusOr<LayerCalibration> CalibrateLayer(int32_t layer, std::span<const SequenceMasks> sequences, const CalibrateOptions& options);
+
+// ---- The file
+
+std::string EncodeCalibration(const Calibration& calibration);
+// Reads an untrusted file; `name` names it in errors. InvalidArgument says what is wrong and where.
+absl::StatusOr<Calibration> ParseCalibration(std::string_view text, std::string_view name);
+
+}  // namespace lime

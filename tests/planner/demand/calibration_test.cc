@@ -1,0 +1,129 @@
+#include "planner/demand/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "planner/base/random.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAreArray;
+
+// Neurons 0 to 3 take turns; neuron 5 is always active.
+std::vector<SequenceMasks> Turns() {
+  const SequenceMasks one = {{0, 5}, {1, 5}, {2, 5}, {3, 5}, {0, 5}, {1, 5}, {2, 5}, {3, 5}};
+  const SequenceMasks other = {{2, 5}, {3, 5}, {0, 5}, {1, 5}, {2, 5}, {3, 5}, {0, 5}, {1, 5}};
+  return {one, other};
+}
+
+LayerCalibration OfTurns() {
+  return CalibrateLayer(3, Turns(), {.neurons = 8, .masks = 2}).value();
+}
+
+TEST(CalibrationTest, CountsWhatIsActiveInUnionsAndNew) {
+  const LayerCalibration layer = OfTurns();
+  EXPECT_EQ(layer.layer, 3);
+  EXPECT_THAT(layer.unions, ElementsAre(2.0 / 8, 3.0 / 8));
+  EXPECT_EQ(layer.rows_needed, 3);
+  EXPECT_EQ(layer.fresh, 1.0 / 8) << "a neuron comes back after 4 steps, the window has 2";
+  ASSERT_THAT(layer.batches, SizeIs(2)) << "there are 2 sequences";
+  EXPECT_EQ(layer.batches[0].active, 2.0 / 8);
+  EXPECT_EQ(layer.batches[1].active, 3.0 / 8);
+}
+
+TEST(CalibrationTest, MoreNeuronRowsLoadLess) {
+  const LayerCalibration layer = OfTurns();
+  EXPECT_EQ(LoadShare(layer, 0, 1), 2.0 / 8) << "all that is active";
+  EXPECT_EQ(LoadShare(layer, 3, 1), 1.0 / 8);
+  EXPECT_EQ(LoadShare(layer, 5, 1), 0) << "all that ever is active is in memory";
+  EXPECT_EQ(LoadShare(layer, 8, 1), 0);
+  EXPECT_EQ(LoadShare(layer, 100, 2), 0);
+  for (int64_t rows = 0; rows < 8; ++rows) EXPECT_GE(LoadShare(layer, rows, 1), LoadShare(layer, rows + 1, 1)) << rows;
+}
+
+TEST(CalibrationTest, LargerBatchesThanMeasuredCountAsIndependent) {
+  const LayerCalibration layer = OfTurns();
+  EXPECT_EQ(ActiveShare(layer, 1), 2.0 / 8);
+  EXPECT_EQ(ActiveShare(layer, 2), 3.0 / 8);
+  EXPECT_THAT(ActiveShare(layer, 4), DoubleNear(1 - 25.0 / 64, 1e-12));
+  EXPECT_THAT(LoadShare(layer, 8, 4), DoubleNear(1 - 25.0 / 64 - 3.0 / 8, 1e-12)) << "only what 2 sequences need is found in memory";
+}
+
+TEST(CalibrationTest, NeuronsThatAreActiveTogetherLieSideBySide) {
+  Random random(7);
+  std::vector<SequenceMasks> masks(1);
+  for (int step = 0; step < 200; ++step) {
+    const int32_t group = random.Below(8);  // neurons group, group + 8, ... are active together
+    masks[0].push_back({group, group + 8, group + 16, group + 24});
+  }
+  const LayerCalibration layer = CalibrateLayer(0, masks, {.neurons = 32, .masks = 1}).value();
+  std::vector<int32_t> all(32);
+  for (int32_t i = 0; i < 32; ++i) all[static_cast<size_t>(i)] = i;
+  EXPECT_THAT(layer.places, UnorderedElementsAreArray(all));
+  EXPECT_EQ(layer.neurons_per_read, 1);
+  EXPECT_EQ(layer.path_neurons_per_read, 4);
+}
+
+TEST(CalibrationTest, MasksThatAreNotOfTheLayerAreRefused) {
+  const auto error = [](std::vector<SequenceMasks> sequences, const CalibrateOptions& options) {
+    return std::string(CalibrateLayer(0, sequences, options).status().message());
+  };
+  EXPECT_THAT(error({{{1}, {9}}}, {.neurons = 8}), HasSubstr("9"));
+  EXPECT_THAT(error({{{1}}}, {.neurons = 8}), HasSubstr("give a longer text"));
+  EXPECT_THAT(error(Turns(), {.neurons = 8, .masks = 0}), HasSubstr("masks"));
+  EXPECT_THAT(error(Turns(), {.neurons = 8, .batches = {2}}), HasSubstr("begin with 1"));
+}
+
+// ---- The file
+
+Calibration OfFile() {
+  return {.model = "key#1", .text_xxh3 = "0123456789abcdef", .tokens = 16, .context = 8, .masks = 2, .layers = {OfTurns()}};
+}
+
+TEST(CalibrationTest, AFileIsReadAsItWasWritten) {
+  const absl::StatusOr<Calibration> read = ParseCalibration(EncodeCalibration(OfFile()), "c.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, OfFile());
+  EXPECT_EQ(OfLayer(*read, 3), &read->layers[0]);
+  EXPECT_EQ(OfLayer(*read, 0), nullptr);
+}
+
+TEST(CalibrationTest, WrongFilesAreRefusedInOneSentence) {
+  const json good = json::parse(EncodeCalibration(OfFile()));
+  const auto error = [&](const char* pointer, const json& value) {
+    json wrong = good;
+    wrong[json::json_pointer(pointer)] = value;
+    return std::string(ParseCalibration(wrong.dump(), "c.json").status().message());
+  };
+  EXPECT_THAT(std::string(ParseCalibration("{}", "c.json").status().message()), HasSubstr("`lime calibrate` writes one"));
+  EXPECT_THAT(error("/lime_calibration", 2), HasSubstr("version 2"));
+  EXPECT_THAT(error("/text_xxh3", "x"), HasSubstr("hexadecimal"));
+  EXPECT_THAT(error("/masks", 3), HasSubstr("\"unions\" has 2 shares, need 3"));
+  EXPECT_THAT(error("/layers", json::array()), HasSubstr("\"layers\" is empty"));
+  EXPECT_THAT(error("/layers/0/neurons", 0), HasSubstr("neurons"));
+  EXPECT_THAT(error("/layers/0/neurons", 9), HasSubstr("\"places\" has 8 entries"));
+  EXPECT_THAT(error("/layers/0/unions", {0.5, 0.25}), HasSubstr("do not decrease"));
+  EXPECT_THAT(error("/layers/0/fresh", -1), HasSubstr("fresh"));
+  EXPECT_THAT(error("/layers/0/places/1", 0), HasSubstr("place 0 twice"));
+  EXPECT_THAT(error("/layers/0/places/1", 8), HasSubstr("places"));
+  EXPECT_THAT(error("/layers/0/batches", json::array()), HasSubstr("\"batches\" is empty"));
+  EXPECT_THAT(error("/layers/0/batches/0/batch", 2), HasSubstr("begins with batch 1"));
+  EXPECT_THAT(error("/layers/0/batches/1/active", 1.5), HasSubstr("active"));
+  EXPECT_THAT(error("/layers/0/batches/0/loads", json::array()), HasSubstr("\"loads\" is empty"));
+  EXPECT_THAT(error("/layers/0/batches/0/loads/1", 4), HasSubstr("not [rows, share]"));
+  EXPECT_THAT(error("/layers/0/batches/0/loads/1", {99, 0.1}), HasSubstr("99 rows"));
+  EXPECT_THAT(error("/layers/0/batches/0/loads/1", {1, 0.0}), HasSubstr("ascend"));
+  EXPECT_THAT(error("/layers/0/batches/0/loads/1", {2, 0.9}), HasSubstr("do not increase"));
+  EXPECT_THAT(error("/layers/0/batches/0/loads/1", {2, nullptr}), HasSubstr("not [rows, share]"));
+}
+
+}  // namespace
+}  // namespace lime
