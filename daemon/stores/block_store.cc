@@ -71,10 +71,18 @@ bool BeginsAs(std::string_view header, const std::string& path) {
   return ReadExactly(*file, path, 0, std::as_writable_bytes(std::span(begin))).ok() && header.starts_with(begin);
 }
 
-absl::StatusOr<std::vector<BundleFileLayout>> LayOutAllBundles(const ModelSpec& spec, const std::string& dir) {
+// `places`: PrepareOptions::bundle_places.
+absl::StatusOr<std::vector<BundleFileLayout>> LayOutAllBundles(const ModelSpec& spec, const std::string& dir,
+                                                               const std::map<int32_t, std::vector<int32_t>>& places) {
   LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, dir));
   std::vector<BundleFileLayout> layouts;
-  for (const BundledMlp& mlp : mlps) layouts.push_back(LayOutBundles(mlp));
+  for (const BundledMlp& mlp : mlps) {
+    const auto found = places.find(mlp.layer);
+    if (found != places.end() && std::ssize(found->second) != mlp.shape.neurons)
+      return Invalid(dir, ": layer ", mlp.layer, " has ", mlp.shape.neurons, " neurons, but places for ", found->second.size(),
+                     " are given");
+    layouts.push_back(LayOutBundles(mlp, found == places.end() ? std::vector<int32_t>() : found->second));
+  }
   return layouts;
 }
 
@@ -154,7 +162,7 @@ class Preparer {
     // A whole store that gets bundles stays one until it has them: then the journal says which it has.
     const std::optional<StoreManifest> journal = complete && begun ? ReadJournal() : std::nullopt;
     if ((found.bundles || (journal && journal->bundles)) && !manifest_.bundles) {
-      LIME_ASSIGN_OR_RETURN(std::vector<BundleFileLayout> layouts, LayOutAllBundles(spec_, source_.dir()));
+      LIME_ASSIGN_OR_RETURN(std::vector<BundleFileLayout> layouts, LayOutAllBundles(spec_, source_.dir(), options_.bundle_places));
       WantBundles(std::move(layouts));
     }
     const bool all_there = complete && AllThere(found);
@@ -244,10 +252,15 @@ class Preparer {
     const BundleLayout& record = layout.mlp.shape.layout;
     const TensorLocation rows = source_.location(*layout.mlp.rows().front());
     SourceReader reader(source_);
-    for (const int64_t neuron : {int64_t{0}, int64_t{layout.mlp.shape.neurons} / 2, int64_t{layout.mlp.shape.neurons} - 1}) {
-      const int64_t begin = static_cast<int64_t>(layout.header.size()) + neuron * record.stride;
-      const TensorLocation row{rows.file, rows.offset + neuron * record.part_bytes, record.part_bytes};
-      if (IsOther(*file, path, {begin, std::min(record.part_bytes, *there - begin)}, row, reader)) return true;
+    const std::vector<int32_t> order = NeuronsInOrder(layout);
+    for (const int64_t place : {int64_t{0}, std::ssize(order) / 2, std::ssize(order) - 1}) {
+      const int64_t begin = static_cast<int64_t>(layout.header.size()) + place * record.stride;
+      const auto is_other = [&](int64_t neuron) {
+        const TensorLocation row{rows.file, rows.offset + neuron * record.part_bytes, record.part_bytes};
+        return IsOther(*file, path, {begin, std::min(record.part_bytes, *there - begin)}, row, reader);
+      };
+      // An earlier call may have had no places.
+      if (is_other(order[static_cast<size_t>(place)]) && is_other(place)) return true;
     }
     return false;
   }
@@ -492,7 +505,7 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
     return Invalid(store_dir, ": is the folder of the model itself; give another folder for the store");
   std::optional<std::vector<BundleFileLayout>> bundles;
   if (options.bundles) {
-    LIME_ASSIGN_OR_RETURN(bundles, LayOutAllBundles(spec, source_dir));
+    LIME_ASSIGN_OR_RETURN(bundles, LayOutAllBundles(spec, source_dir, options.bundle_places));
   }
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, std::move(bundles), options).Run();

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct PrepareOptions {
   // Also writes bundles. Without it, a store that has bundles keeps them.
   bool bundles = false;
   Bytes bundle_buffer_bytes = 64 * kMiB;  // memory for neurons that are copied together
+  // Where the bundles of new files lie: by layer, by neuron, each place of the layer once. Neurons of
+  // other layers have the places of their numbers.
+  std::map<int32_t, std::vector<int32_t>> bundle_places = {};
   // null: the real disk
   StoreDisk* disk = nullptr;
   // Replaces files that have the store's names but were not written by LIME. Never replaces
@@ -55,7 +59,7 @@ struct PrepareReport {
 // model, and a folder that holds anything else. It writes a damaged file of the wrong size again.
 // The manifest is written last; until then Checkpoint::Open refuses the folder. A store that is
 // complete but for its bundles is usable while they are written. InvalidArgument if bundles are asked
-// for and the model is not ReLU. One call at a time for each folder.
+// for and the model is not ReLU, or a layer has another number of neurons than `bundle_places`. One call at a time for each folder.
 absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, const std::string& store_dir,
                                                 const PrepareOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -92,6 +93,21 @@ void TransposeCodes(const std::byte* rows, int64_t num_rows, Bytes row_stride, i
   }
 }
 
+// The codes of some columns of a packed row, one after another. Both are little-endian streams of bits.
+void GatherCodes(const std::byte* row, std::span<const int32_t> columns, int bits, std::byte* out) {
+  const uint32_t mask = bits == 32 ? UINT32_MAX : (uint32_t{1} << bits) - 1;
+  uint64_t pending = 0;
+  int held = 0;
+  for (const int32_t column : columns) {
+    const int64_t at = int64_t{column} * bits;
+    uint64_t window = 0;
+    std::memcpy(&window, row + at / 8, static_cast<size_t>((at % 8 + bits + 7) / 8));
+    pending |= uint64_t{static_cast<uint32_t>(window >> (at % 8)) & mask} << held;
+    for (held += bits; held >= 8; held -= 8, pending >>= 8) *out++ = static_cast<std::byte>(pending & 255);
+  }
+  if (held > 0) *out = static_cast<std::byte>(pending & 255);
+}
+
 // ---- One file
 
 class Writer {
@@ -105,7 +121,8 @@ class Writer {
         mlp_(layout.mlp),
         record_(layout.mlp.shape.layout),
         reader_(reader),
-        options_(options) {}
+        options_(options),
+        order_(NeuronsInOrder(layout)) {}
 
   absl::StatusOr<WrittenBundles> Run(StoreDisk& disk, const std::string& path) {
     LIME_RETURN_IF_ERROR(CheckSmallTensors());
@@ -241,26 +258,54 @@ class Writer {
     for (int64_t tile = begin; tile < end && !why_not_; tile += kTile) {
       const int64_t count = std::min(kTile, end - tile);
       Transpose(tile - begin, count, end - begin);
-      for (int64_t j = 0; j < count; ++j) Encode(tile + j, tile + j - begin, end - begin, j);
+      for (int64_t j = 0; j < count; ++j) Encode(order_[static_cast<size_t>(tile + j)], tile + j - begin, end - begin, j);
       LIME_RETURN_IF_ERROR(Append(writer, std::span(bundles_).first(static_cast<size_t>(count * record_.stride))));
     }
     return absl::OkStatus();
   }
 
-  // Rows of gate and up, one after another, and of each row of down the elements of these neurons.
+  // Of the neurons at places [begin, end): rows of gate and up, one after another, and of each row of
+  // down their elements.
   absl::Status ReadBatch(int64_t begin, int64_t end) {
-    const Bytes bytes = (end - begin) * row_bytes(), strip = StripBytes(end - begin);
+    const Bytes bytes = (end - begin) * row_bytes();
     Bytes at = 0;
     for (const TensorSpec* tensor : mlp_.rows()) {
-      LIME_RETURN_IF_ERROR(reader_.Read(source_.location(*tensor), begin * row_bytes(),
-                                        std::span(rows_).subspan(static_cast<size_t>(at), static_cast<size_t>(bytes))));
+      LIME_RETURN_IF_ERROR(
+          ReadRows(source_.location(*tensor), begin, std::span(rows_).subspan(static_cast<size_t>(at), static_cast<size_t>(bytes))));
       at += bytes;
     }
+    return layout_.places.empty() ? ReadStrips(begin, end) : GatherStrips(begin, end);
+  }
+
+  absl::Status ReadRows(const TensorLocation& tensor, int64_t begin, std::span<std::byte> out) {
+    if (layout_.places.empty()) return reader_.Read(tensor, begin * row_bytes(), out);
+    for (int64_t i = 0; i * row_bytes() < std::ssize(out); ++i) {
+      const int64_t neuron = order_[static_cast<size_t>(begin + i)];
+      LIME_RETURN_IF_ERROR(
+          reader_.Read(tensor, neuron * row_bytes(), out.subspan(static_cast<size_t>(i * row_bytes()), static_cast<size_t>(row_bytes()))));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadStrips(int64_t begin, int64_t end) {
     const TensorLocation down = source_.location(*mlp_.down);
-    const Bytes down_row = StripBytes(mlp_.shape.neurons);
+    const Bytes down_row = StripBytes(mlp_.shape.neurons), strip = StripBytes(end - begin);
     for (int64_t row = 0; row < spec_.config.hidden_size; ++row) {
       LIME_RETURN_IF_ERROR(reader_.Read(down, row * down_row + StripBytes(begin),
                                         std::span(strips_).subspan(static_cast<size_t>(row * strip), static_cast<size_t>(strip))));
+    }
+    return absl::OkStatus();
+  }
+
+  // Whole rows of down are read, since the neurons lie anywhere in them.
+  absl::Status GatherStrips(int64_t begin, int64_t end) {
+    const TensorLocation down = source_.location(*mlp_.down);
+    const Bytes down_row = StripBytes(mlp_.shape.neurons), strip = StripBytes(end - begin);
+    const auto neurons = std::span(order_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    std::vector<std::byte> whole(static_cast<size_t>(down_row));
+    for (int64_t row = 0; row < spec_.config.hidden_size; ++row) {
+      LIME_RETURN_IF_ERROR(reader_.Read(down, row * down_row, whole));
+      GatherCodes(whole.data(), neurons, mlp_.code_bits, strips_.data() + row * strip);
     }
     return absl::OkStatus();
   }
@@ -298,12 +343,10 @@ class Writer {
   }
 
   absl::Status AppendTables(StoreFileWriter& writer) {
-    std::vector<int32_t> places(static_cast<size_t>(mlp_.shape.neurons));
-    for (size_t neuron = 0; neuron < places.size(); ++neuron) places[neuron] = static_cast<int32_t>(neuron);
     LIME_RETURN_IF_ERROR(AppendZerosTo(writer, layout_.sums_at));
     LIME_RETURN_IF_ERROR(Append(writer, EncodeSums(sums_)));
     LIME_RETURN_IF_ERROR(AppendZerosTo(writer, layout_.place_at));
-    return Append(writer, EncodePlaces(places));
+    return Append(writer, EncodePlaces(layout_.places.empty() ? order_ : layout_.places));
   }
 
   const Checkpoint& source_;
@@ -314,6 +357,7 @@ class Writer {
   const BundleLayout& record_;
   SourceReader& reader_;
   const WriteBundlesOptions& options_;
+  const std::vector<int32_t> order_;  // by place: its neuron
   std::optional<NoBundles> why_not_;
   double up_norm_ = 0;  // the largest |row| of up
   double up_bias_ = 0, input_norm_ = 0;
@@ -324,9 +368,11 @@ class Writer {
 
 }  // namespace
 
-BundleFileLayout LayOutBundles(const BundledMlp& mlp) {
+BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> places) {
+  LIME_CHECK(places.empty() || std::ssize(places) == mlp.shape.neurons) << places.size();
   BundleFileLayout layout;
   layout.mlp = mlp;
+  layout.places = std::move(places);
   layout.name = mlp.FileName();
   const int64_t neurons = mlp.shape.neurons, parts = mlp.shape.layout.parts;
   std::vector<SafetensorsWriter::Tensor> tensors;
@@ -351,6 +397,14 @@ BundleFileLayout LayOutBundles(const BundledMlp& mlp) {
   layout.bytes = header_bytes + end;
   layout.ranges = {{layout.sums_at, neurons * parts * 4, 0}, {layout.place_at, neurons * 4, 0}};
   return layout;
+}
+
+std::vector<int32_t> NeuronsInOrder(const BundleFileLayout& layout) {
+  std::vector<int32_t> neurons(static_cast<size_t>(layout.mlp.shape.neurons));
+  std::iota(neurons.begin(), neurons.end(), 0);
+  for (size_t neuron = 0; neuron < layout.places.size(); ++neuron)
+    neurons[static_cast<size_t>(layout.places[neuron])] = static_cast<int32_t>(neuron);
+  return neurons;
 }
 
 bool SameShape(const StoredFile& stored, const BundleFileLayout& layout) {

@@ -24,10 +24,14 @@ namespace lime {
 // says of the file except the checksums; `ranges` are the two tables.
 struct BundleFileLayout : StoredFile {
   BundledMlp mlp;
+  std::vector<int32_t> places;  // by neuron: the place of its bundle; empty: its number
   std::string header;
   int64_t sums_at = 0, place_at = 0;  // in the file
 };
-BundleFileLayout LayOutBundles(const BundledMlp& mlp);
+// REQUIRES: `places` is empty, or has each place of the layer once
+BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> places = {});
+// By place: its neuron.
+std::vector<int32_t> NeuronsInOrder(const BundleFileLayout& layout);
 
 // True if `stored` has the same name, size and tables as `layout`.
 bool SameShape(const StoredFile& stored, const BundleFileLayout& layout);
@@ -45,8 +49,9 @@ struct WriteBundlesOptions {
   std::function<absl::Status(Bytes)> progress;
 };
 
-// Reads the MLP once and writes the file `path`, each neuron at the place of its number. If a check
-// fails, no file is left.
+// Reads the MLP and writes the file `path`, each neuron at its place. The MLP is read once, but if neurons
+// have places of their own, its last matrix once for each buffer of neurons. If a check fails, no file is
+// left.
 // REQUIRES: `layout` is of a layer of `spec`, which was built from `source`.
 absl::StatusOr<WrittenBundles> WriteBundles(const Checkpoint& source, const ModelSpec& spec, const BundleFileLayout& layout,
                                             SourceReader& reader, StoreDisk& disk, const std::string& path,

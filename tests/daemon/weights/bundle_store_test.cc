@@ -21,6 +21,7 @@ namespace lime {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -146,7 +147,26 @@ TEST_F(BundleStoreTest, EveryNeuronHasItsRowsAndItsColumnOfTheCheckpoint) {
     fs::remove_all(store_);
     ASSERT_TRUE(PrepareBundles().ok());
     EXPECT_EQ(Contents(store_), batched) << "other batches, other bytes";
+    fs::remove_all(store_);
+    std::vector<int32_t> places(96);
+    for (int32_t neuron = 0; neuron < 96; ++neuron) places[static_cast<size_t>(neuron)] = (35 * neuron + 11) % 96;
+    ASSERT_TRUE(PrepareBlockStore(model_, store_, {.bundles = true, .bundle_buffer_bytes = 20'000, .bundle_places = {{1, places}}}).ok());
+    ASSERT_TRUE(VerifyBlockStore(store_).ok());
+    const auto ordered = Open();
+    ASSERT_TRUE(ordered.ok()) << ordered.status();
+    EXPECT_THAT(ordered->OfLayer(1)->places(), ElementsAreArray(places));
+    EXPECT_EQ(ordered->OfLayer(0)->places()[5], 5);
+    for (const LayerBundles& layer : ordered->layers()) {
+      ExpectLayer(layer, spec.block({BlockKind::kMlp, layer.layer()}), checkpoint, spec.config.gated_mlp, spec.config.hidden_size, bits);
+    }
   }
+}
+
+TEST_F(BundleStoreTest, PlacesOfAnotherNumberOfNeuronsAreRefused) {
+  Make("opt", DType::kBF16);
+  const absl::Status status = PrepareBlockStore(model_, store_, {.bundles = true, .bundle_places = {{1, {0, 1}}}}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1 has 96 neurons, but places for 2 are given"));
 }
 
 TEST_F(BundleStoreTest, OtherActivationsAndFormatsAreRefusedByNameAndNothingIsWritten) {
