@@ -9,6 +9,7 @@
 #include "coordinator/reports/screen.h"
 #include "daemon/stores/output_file.h"
 #include "planner/base/names.h"
+#include "planner/demand/calibration.h"
 #include "planner/demand/route_log.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/device/device_profile.h"
@@ -29,15 +30,18 @@ bool IsOurs(OutputKind kind, std::string_view text) {
       return ParseDeviceProfiles(text, "").ok();
     case OutputKind::kRoutes:
       return ParseRouteLog(text, "").ok();
+    case OutputKind::kCalibration:
+      return ParseCalibration(text, "").ok();
   }
   return false;
 }
 
-constexpr Names<OutputKind, 5> kOutputNames = {{{OutputKind::kPlan, "a plan"},
+constexpr Names<OutputKind, 6> kOutputNames = {{{OutputKind::kPlan, "a plan"},
                                                 {OutputKind::kTrace, "a trace"},
                                                 {OutputKind::kProfile, "the profile of a device"},
                                                 {OutputKind::kClusterProfiles, "the profiles of a cluster"},
-                                                {OutputKind::kRoutes, "routes"}}};
+                                                {OutputKind::kRoutes, "routes"},
+                                                {OutputKind::kCalibration, "a calibration"}}};
 
 // Files and pipes that the flags of the call name, without its other outputs.
 std::vector<std::string> InputsOf(const OutputFlag& out) {

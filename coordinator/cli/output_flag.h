@@ -18,6 +18,7 @@ enum class OutputKind {
   kProfile,          // of one device, `lime profile --out`
   kClusterProfiles,  // of a cluster's devices, stored beside its file
   kRoutes,           // `lime trace --routes`
+  kCalibration,      // `lime calibrate`
 };
 
 struct OutputFlag {

@@ -128,6 +128,17 @@ absl::Status ReadPrompts(const std::string& file, std::vector<std::string>& prom
   return file.empty() ? absl::OkStatus() : ReadPromptsFile(file, prompts);
 }
 
+std::vector<std::vector<int32_t>> CutIntoWindows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window) {
+  std::vector<std::vector<int32_t>> windows;
+  const int64_t step = bos ? window - 1 : window;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(ids.size()); begin += step) {
+    std::vector<int32_t>& here = windows.emplace_back();
+    if (bos) here.push_back(*bos);
+    here.insert(here.end(), ids.begin() + begin, ids.begin() + std::min<int64_t>(begin + step, static_cast<int64_t>(ids.size())));
+  }
+  return windows;
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where) {
   std::vector<int32_t> ids;
   for (const auto& item : absl::StrSplit(Text(list), ',')) {

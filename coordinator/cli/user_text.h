@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,10 @@ absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::strin
 // `file`. Each line of it is a prompt: plain text, a JSON string, or {"prompt": string}; JSON may
 // contain line breaks. `file` may be empty: none.
 absl::Status ReadPrompts(const std::string& file, std::vector<std::string>& prompts);
+
+// Cuts the ids of a text into windows: each has BOS, if there is one, and then the next ids, together at
+// most `window`.  REQUIRES: window >= 2
+std::vector<std::vector<int32_t>> CutIntoWindows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window);
 
 // Ids like "1,2,3", each below `vocab`. An error is a wrong call; `where` opens its sentence.
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where);

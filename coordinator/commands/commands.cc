@@ -36,6 +36,7 @@ constexpr FlagRule kNeeds[] = {
     {"run simulate", "--overwrite", "--trace"},
     {"trace", "--overwrite", "--trace --routes"},
     {"plan prepare", "--overwrite", "--out"},
+    {"prepare", "--calibration", "--bundles"},
     {"profile", "--overwrite", "--out --cluster"},
 };
 

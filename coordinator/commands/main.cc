@@ -74,7 +74,7 @@ int main(int argc, char** argv) try {
         lime::cli::AddProfileCommand,  lime::cli::AddPlanCommand,     lime::cli::AddSimulateCommand, lime::cli::AddSolveCommand,
         lime::cli::AddUpCommand,       lime::cli::AddDownCommand,     lime::cli::AddDevicesCommand,  lime::cli::AddStoreCommand,
         lime::cli::AddUnloadCommand,   lime::cli::AddDoctorCommand,   lime::cli::AddKeysCommand,     lime::cli::AddPushCommand,
-        lime::cli::AddDemoCommand,     lime::cli::AddServeCommand,    lime::cli::AddChatCommand}) {
+        lime::cli::AddDemoCommand,     lime::cli::AddServeCommand,    lime::cli::AddChatCommand,     lime::cli::AddCalibrateCommand}) {
     add(commands);
   }
   const int exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), commands);

@@ -1,12 +1,17 @@
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/model_files.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/commands/commands.h"
+#include "coordinator/planning/calibrations.h"
 #include "coordinator/reports/progress.h"
+#include "daemon/machine/files.h"
 #include "daemon/stores/block_store.h"
 #include "nlohmann/json.hpp"
 
@@ -16,6 +21,7 @@ namespace {
 struct PrepareFlags {
   std::string model;
   std::string out;
+  std::string calibration;
   bool bundles = false;
   bool overwrite = false;
   bool verify = false;
@@ -60,12 +66,34 @@ void PrintBundles(const std::optional<BundleSummary>& bundles) {
   for (const std::string& why_not : bundles->without) absl::PrintF("%s\n", why_not);
 }
 
+// What orders new bundles: the calibration that is named, or that of the model's folder. It is copied to
+// the store, where plans find it.
+absl::StatusOr<std::optional<Calibration>> CalibrationFor(const PrepareFlags& flags) {
+  if (!flags.bundles) return std::nullopt;
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model));
+  return ReadCalibration(flags.calibration, flags.model, spec);
+}
+
+std::map<int32_t, std::vector<int32_t>> PlacesOf(const std::optional<Calibration>& calibration) {
+  std::map<int32_t, std::vector<int32_t>> places;
+  if (!calibration) return places;
+  for (const LayerCalibration& layer : calibration->layers) places[layer.layer] = layer.places;
+  return places;
+}
+
 absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& root) {
   Pass pass;
-  LIME_ASSIGN_OR_RETURN(const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
-                          return PrepareBlockStore(flags.model, flags.out,
-                                                   {.watch = watch, .bundles = flags.bundles, .overwrite = flags.overwrite});
-                        }));
+  LIME_ASSIGN_OR_RETURN(const std::optional<Calibration> calibration, CalibrationFor(flags));
+  LIME_ASSIGN_OR_RETURN(
+      const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
+        return PrepareBlockStore(
+            flags.model, flags.out,
+            {.watch = watch, .bundles = flags.bundles, .bundle_places = PlacesOf(calibration), .overwrite = flags.overwrite});
+      }));
+  if (calibration && !FileExists(CalibrationFile(flags.out))) {
+    const OutputFlag copy{.kind = OutputKind::kCalibration, .flag = "--out", .path = CalibrationFile(flags.out)};
+    LIME_RETURN_IF_ERROR(copy.Write(EncodeCalibration(*calibration)));
+  }
   root.update({{"layers", report.layers},
                {"bytes", report.bytes},
                {"files", report.files},
@@ -130,6 +158,9 @@ void AddPrepareCommand(Commands& commands) {
   command.Add("--out,-o", &flags.out, "Folder of the store");
   command.Add("--bundles", &flags.bundles,
               "Also write the MLP weights of a ReLU model by neuron, for --sparsity exact");
+  command.Add("--calibration", &flags.calibration,
+              "File of `lime calibrate`: neurons that are active together lie side by side in new bundles; without it calibration.json in "
+              "the folder of the model, if it is there");
   command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
   command.Add("--verify", &flags.verify, "Read the store back from the disk and compare every checksum");
   command.Add("--json", &flags.json, "Print one JSON object");

@@ -36,18 +36,6 @@ struct ScoreFlags {
   ClusterSession::Options on_cluster;  // with --cluster
 };
 
-// Cuts the ids into windows: BOS and then window - 1 ids each.
-std::vector<std::vector<int32_t>> Windows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window) {
-  std::vector<std::vector<int32_t>> windows;
-  const int64_t step = bos ? window - 1 : window;
-  for (int64_t begin = 0; begin < static_cast<int64_t>(ids.size()); begin += step) {
-    std::vector<int32_t>& here = windows.emplace_back();
-    if (bos) here.push_back(*bos);
-    here.insert(here.end(), ids.begin() + begin, ids.begin() + std::min<int64_t>(begin + step, static_cast<int64_t>(ids.size())));
-  }
-  return windows;
-}
-
 absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flags, const ModelFiles& files) {
   LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
   if (!flags.ids.empty()) {
@@ -64,7 +52,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
   for (const int32_t id : ids) {
     if (id >= files.spec.config.vocab_size) return Invalid("the tokenizer gives id ", id, ", which the model does not have");
   }
-  return Windows(ids, files.bos(), limit);
+  return CutIntoWindows(ids, files.bos(), limit);
 }
 
 // nullopt if nothing was scored: the first id has no probability.
@@ -178,7 +166,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScoreRemotely(const ScoreFla
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, session.Encode(text));
   if (ids.empty()) return WrongCall(absl::StrCat("--text-file ", flags.text_file, " holds no text"));
   LIME_ASSIGN_OR_RETURN(const std::optional<int32_t> bos, session.Bos());
-  return Windows(ids, bos, window);
+  return CutIntoWindows(ids, bos, window);
 }
 
 absl::Status CheckScored(const ScoreFlags& flags, int64_t top) {

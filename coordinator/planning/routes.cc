@@ -22,15 +22,15 @@ uint64_t HashOfKey(std::string_view key) {
   return hash;
 }
 
-// The key of the model as printable ASCII without spaces: its begin, and a hash of all.
+}  // namespace
+
+// Its begin, and a hash of all.
 std::string RouteKey(const ModelSpec& spec) {
   const std::string key = ModelKey(spec);
   std::string shown = key.substr(0, kShownKeyBytes);
   for (char& c : shown) c = c > ' ' && c <= '~' ? c : '_';
   return absl::StrCat(shown, "#", absl::Hex(HashOfKey(key), absl::kZeroPad16));
 }
-
-}  // namespace
 
 absl::StatusOr<RouteShape> RouteShapeOf(const ModelSpec& spec, const std::string& model) {
   if (!spec.config.experts) return Invalid(model, " has no experts, so it has no routes; leave out --routes");

@@ -11,6 +11,9 @@
 
 namespace lime {
 
+// The key of the model as printable ASCII without spaces, in logs of routes and in calibrations.
+std::string RouteKey(const ModelSpec& spec);
+
 // What all routes of a model have in common, with its key. InvalidArgument if it has no experts;
 // `model` names it in the error.
 absl::StatusOr<RouteShape> RouteShapeOf(const ModelSpec& spec, const std::string& model);

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models/lime-fables"
+RELU = ROOT / "models/lime-fables-relu"
 CLUSTERS = ROOT / "testbed/clusters"
 ELSEWHERE = {"plan": "file-formats.md", "error": "exit-codes.md"}  # objects of which another page tells
 
@@ -48,6 +49,9 @@ class JsonPageTest(unittest.TestCase):
         self.assertIn(done.returncode, (0, 1), f"{words}: {done.stderr}")
         return json.loads(done.stdout)
 
+    def calibrate(self):
+        return self.answer("calibrate", RELU, "--text-file", ROOT / "README.md", "--tokens", "96", "--context", "24", "--out", "calibration.json")
+
     def expect_all_on(self, page, answers):
         names = names_of((ROOT / page).read_text())
         missing = {f"{command}: {below}{'.' if below else ''}{name}" for command, answer in answers.items()
@@ -69,6 +73,8 @@ class JsonPageTest(unittest.TestCase):
             "plan of nothing": self.answer(*plan, "--strategy", "pp", "--tokens", "4096", "--sequences", "512"),
             "simulate": self.answer("simulate", "--plan", "plan.json"),
             "prepare": self.answer("prepare", MODEL, "--out", "store", "--verify"),
+            "calibrate": self.calibrate(),
+            "prepare with bundles": self.answer("prepare", RELU, "--out", "relu", "--bundles", "--calibration", "calibration.json"),
             "quantize": self.answer("quantize", "--model", MODEL, "--out", "packed"),
             "keys": self.answer("keys", "--name", "a", "--out", "keys"),
             "version": self.answer("version"),
@@ -76,14 +82,17 @@ class JsonPageTest(unittest.TestCase):
         self.assertIn("results", answers["run of two"])
         self.assertIn("given_bytes", answers["run that streams"]["streaming"])
         self.assertIn("kv_levels", answers["plan of levels"])
+        self.assertEqual(answers["calibrate"]["layers"][0]["batches"], [1, 2, 4])
+        self.assertEqual((self.folder / "relu/calibration.json").read_text(), (self.folder / "calibration.json").read_text())
         self.expect_all_on("docs/reference/json.md", answers)
 
     def test_the_page_of_formats_names_the_fields_of_files(self):
         self.answer("plan", "--model", MODEL, "--device-profiles", CLUSTERS / "e1.json", "--time-limit", "200", "--out", "plan.json")
         self.answer("prepare", MODEL, "--out", "store")
         self.answer("quantize", "--model", MODEL, "--out", "packed")
+        self.calibrate()
         files = {name: json.loads((self.folder / name).read_text())
-                 for name in ("plan.json", "store/lime_store.json", "packed/lime_quantized.json")}
+                 for name in ("plan.json", "store/lime_store.json", "packed/lime_quantized.json", "calibration.json")}
         files["profile"] = self.answer("profile", "--model", MODEL, "--seconds", "0.1")
         self.expect_all_on("docs/reference/file-formats.md", files)
 
