@@ -239,7 +239,7 @@ TEST(WeightStoreTest, MemoryOfABlockGoesBackWithItAndTheOthersStay) {
 TEST(WeightStoreTest, ACancelledLoadSaysSo) {
   TempDir dir;
   MakeModelOptions options;
-  options.config.vocab_size = 500'000;
+  options.config.vocab_size = 50'000;
   ASSERT_TRUE(MakeModel(options, dir.path()).ok());
   const OpenModel model(dir.path());
   const std::atomic<bool> cancelled = true;
