@@ -207,7 +207,7 @@ class InstalledStage final : public StageEngine {
   Bytes BytesRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
 
   // The same without neurons: their small reads say nothing of the disk's rate.
-  Bytes BytesStreamed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return BytesRead() - parts_.weights->neuron_bytes_read(); }
+  Bytes BytesStreamed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_streamed() + parts_.kv->bytes_read(); }
 
   HostedKv& others() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.others; }
   HostedUnits& hosted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.hosted_units; }

@@ -159,7 +159,8 @@ class StageWeights {
   }
   // Ends all reads and the readers' threads. Afterwards only HandOver may be called.
   void Close() { reader_.reset(), neurons_.reset(); }
-  Bytes bytes_read() const { return reader_->bytes_read() + neuron_bytes_read(); }
+  Bytes bytes_read() const { return bytes_streamed() + neuron_bytes_read(); }
+  Bytes bytes_streamed() const { return reader_->bytes_read(); }  // without neurons
   const LoadSummary& loaded() const { return load_; }
   // True if the part fits in the ring, or in a ring that would be made for it.
   bool MayStream(int part) const { return slack_ == 0 || PlaceBytes(part) <= slack_; }
