@@ -82,8 +82,10 @@ StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv)
       own_(plan.parts.size()),
       read_(std::make_unique<std::atomic<bool>[]>(plan.parts.size())) {
   for (int part = 0; part < plan.NumParts(); ++part) {
-    place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), IndexInBlock(plan, part));
-    streamed_.push_back(plan.parts[part].streamed);
+    const PlanPart& what = plan.parts[part];
+    place_of_.emplace_back(BlockIndex(spec, what.block), IndexInBlock(plan, part));
+    num_units_.push_back(what.sparse() ? static_cast<int>(SparsePieces(spec.block(what.block), what).size()) : UnitsBefore(what));
+    streamed_.push_back(what.streamed);
   }
   streamed_before_ = streamed_;
 }
@@ -261,11 +263,6 @@ absl::Status StageWeights::ReadPart(int part) {
 
 RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
   return reader_->Rows(BlockOf(part), PartInBlock(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
-}
-
-int StageWeights::NumUnits(int part) const {
-  const PlanPart& what = plan_.parts[part];
-  return what.sparse() ? static_cast<int>(SparsePieces(spec_.block(what.block), what).size()) : UnitsBefore(what);
 }
 
 void StageWeights::StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done) {

@@ -90,8 +90,9 @@ class StageWeights {
 
   // ---- Parts on demand
 
-  // Units of a part with experts on demand, or pieces of a sparse one, in order; 1 of another part.
-  int NumUnits(int part) const;
+  // Units of a part with experts on demand, or pieces of a sparse one, in order; 0 of a KV part, 1 of
+  // another one.
+  int NumUnits(int part) const { return num_units_[part]; }
   // Starts reading a unit into one of the part's places. `number` names the read for CancelUnitRead.
   // REQUIRES: nothing reads into the place or computes with it
   void StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done);
@@ -198,6 +199,7 @@ class StageWeights {
   StageKv* const kv_;
   // By part: its block in the spec, and its index among the block's parts with rows.
   std::vector<std::pair<int, int>> place_of_;
+  std::vector<int> num_units_;  // by part
   std::vector<bool> whole_;  // by part
   // By part: memory of resident parts of blocks that are not whole, and the places of parts on
   // demand.
