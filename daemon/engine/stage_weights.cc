@@ -18,8 +18,7 @@ namespace {
 constexpr int kChannelsBesideNeurons = 2;
 
 // Cuts blocks as the plan does, parts with experts on demand into their units, and sparse parts into
-// pieces. Blocks that the plan does not
-// name are not read.
+// pieces. Blocks that the plan does not name are not read.
 std::function<std::vector<BlockPart>(const BlockSpec&)> CutOf(const Plan& plan) {
   return [&plan](const BlockSpec& block) {
     std::vector<BlockPart> parts;

@@ -59,7 +59,8 @@ struct PrepareReport {
 // model, and a folder that holds anything else. It writes a damaged file of the wrong size again.
 // The manifest is written last; until then Checkpoint::Open refuses the folder. A store that is
 // complete but for its bundles is usable while they are written. InvalidArgument if bundles are asked
-// for and the model is not ReLU, or a layer has another number of neurons than `bundle_places`. One call at a time for each folder.
+// for and the model has no form of ReLU, or a layer has another number of neurons than
+// `bundle_places`. One call at a time for each folder.
 absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, const std::string& store_dir,
                                                 const PrepareOptions& options = {});
 

@@ -50,8 +50,8 @@ class SparseVisits {
 
   // ---- A visit
 
-  // Computes these neurons of a part for so many rows. InvalidArgument if they do not ascend, or the layer does not have
-  // them; nothing has begun then.
+  // Computes these neurons of a part for so many rows. InvalidArgument if they do not ascend, or the
+  // layer does not have them; nothing has begun then.
   // REQUIRES: no visit is under way; at least one neuron
   absl::Status BeginNeurons(int32_t part, std::span<const int32_t> mask, int32_t rows);
   // Computes all rows of a part, in so many pieces.  REQUIRES: no visit is under way; at least one piece
