@@ -12,6 +12,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/sim/simulator.h"
+#include "tests/cases.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -195,7 +196,7 @@ TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
   inputs_.devices.pop_back();
   inputs_.request.context = kTokens;
   online_.reset();
-  inputs_.request.part_bytes = 512 * kMiB;  // whole blocks: levels of KV are searched part by part
+  if (!Soaking()) inputs_.request.part_bytes = 512 * kMiB;  // whole blocks: levels of KV are searched part by part
   search_ms_ = 200;
   absl::StatusOr<Plan> plan = ClusterPlanning({.work_ms = search_ms_}, inputs_).Run();
   ASSERT_TRUE(plan.ok()) << plan.status();
