@@ -70,7 +70,8 @@ absl::Status LayerBundles::Check(int32_t neuron, int first, std::span<const std:
   return CheckBundle(shape_.layout, record, first, sums, absl::StrCat(path_, ": layer ", layer_, ", neuron ", neuron));
 }
 
-absl::StatusOr<BundleStore> BundleStore::Open(const Checkpoint& checkpoint, const ModelSpec& spec) {
+absl::StatusOr<BundleStore> BundleStore::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                              std::optional<std::span<const int32_t>> layers) {
   LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(checkpoint.dir()));
   if (!manifest.bundles)
     return absl::FailedPreconditionError(
@@ -85,6 +86,7 @@ absl::StatusOr<BundleStore> BundleStore::Open(const Checkpoint& checkpoint, cons
     if (bundles.file != mlp->FileName())
       return Invalid(checkpoint.dir(), "/", kStoreManifestName, ": says that the bundles of layer ", bundles.layer, " are in ",
                      absl::CEscape(bundles.file), ", not in ", mlp->FileName(), "; remove the folder and prepare the model again");
+    if (layers && std::ranges::find(*layers, bundles.layer) == layers->end()) continue;
     const auto stored = std::ranges::find(manifest.files, bundles.file, &StoredFile::name);
     LIME_ASSIGN_OR_RETURN(LayerBundles layer, LayerBundles::Open(absl::StrCat(checkpoint.dir(), "/", bundles.file), *stored, *mlp));
     store.layers_.push_back(std::move(layer));

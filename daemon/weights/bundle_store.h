@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,17 +59,19 @@ class LayerBundles {
 
 class BundleStore {
  public:
-  // FailedPrecondition if the folder is no block store, or one without bundles.
+  // Opens the files of all layers, or of `layers` alone. FailedPrecondition if the folder is no block
+  // store, or one without bundles.
   // REQUIRES: `spec` was built from `checkpoint`.
-  static absl::StatusOr<BundleStore> Open(const Checkpoint& checkpoint, const ModelSpec& spec);
+  static absl::StatusOr<BundleStore> Open(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                          std::optional<std::span<const int32_t>> layers = std::nullopt);
 
   // By layer of the model: neurons that have bundles and can be computed from them alone; 0: none. Of
   // packed groups, bundles have no scales, which sparse MLPs would need in memory: also 0.
   static absl::StatusOr<std::vector<int64_t>> SparseNeurons(const Checkpoint& checkpoint, const ModelSpec& spec);
 
-  // Null if the layer has no bundles.
+  // Null if the layer has no bundles, or was not opened.
   const LayerBundles* OfLayer(int32_t layer) const;
-  std::span<const LayerBundles> layers() const { return layers_; }  // those that have bundles, ascending
+  std::span<const LayerBundles> layers() const { return layers_; }  // those that are open, ascending
 
  private:
   std::vector<LayerBundles> layers_;

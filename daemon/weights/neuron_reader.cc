@@ -11,7 +11,7 @@ namespace lime {
 
 absl::StatusOr<std::unique_ptr<NeuronReader>> NeuronReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
                                                                  std::span<const int32_t> layers, const Options& options) {
-  LIME_ASSIGN_OR_RETURN(BundleStore store, BundleStore::Open(checkpoint, spec));
+  LIME_ASSIGN_OR_RETURN(BundleStore store, BundleStore::Open(checkpoint, spec, layers));
   for (const int32_t layer : layers) {
     if (store.OfLayer(layer) != nullptr) continue;
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.dir(), ": has no bundles of layer ", layer,

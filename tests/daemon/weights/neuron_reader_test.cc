@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -164,6 +165,14 @@ TEST_F(NeuronReaderTest, AStoreWithoutTheBundlesOfALayerIsRefused) {
   const auto reader = NeuronReader::Open(*checkpoint_, spec_, layers, {});
   EXPECT_TRUE(absl::IsFailedPrecondition(reader.status()));
   EXPECT_THAT(std::string(reader.status().message()), HasSubstr("has no bundles of layer 2"));
+}
+
+TEST_F(NeuronReaderTest, FilesOfOtherLayersAreNotOpened) {
+  Make("opt", 64);
+  ASSERT_TRUE(std::filesystem::remove(store_ + "/bundles_0000.safetensors"));
+  const std::vector<int32_t> other = {1}, removed = {0};
+  EXPECT_TRUE(NeuronReader::Open(*checkpoint_, spec_, other, {}).ok());
+  EXPECT_FALSE(NeuronReader::Open(*checkpoint_, spec_, removed, {}).ok());
 }
 
 }  // namespace
