@@ -132,12 +132,13 @@ class LocalPlanning {
     const int64_t all = std::ranges::max(request_.neurons);
     if (request_.neuron_rows) return PlanWithRows(std::min(*request_.neuron_rows, all));
     const auto streams = [](const LocalPlan& plan) { return std::ranges::any_of(plan.plan.parts, &PlanPart::streamed); };
-    int64_t rows = std::max<int64_t>(1, all / kLeastShare), too_many = all + 1;
+    const int64_t least = std::max<int64_t>(1, all / kLeastShare);
+    int64_t rows = least, too_many = all + 1;
     absl::StatusOr<LocalPlan> best = PlanWithRows(rows);
-    if (absl::IsResourceExhausted(best.status())) return PlanWithRows(1);
-    if (!best.ok() || streams(*best)) return best;
+    while (absl::IsResourceExhausted(best.status()) && rows > 1) best = PlanWithRows(rows /= 2);
+    if (!best.ok() || rows < least || streams(*best)) return best;
     while (too_many - rows > std::max<int64_t>(1, all / kCloseEnough)) {
-      const int64_t middle = too_many == all + 1 && rows == std::max<int64_t>(1, all / kLeastShare) ? all : (rows + too_many) / 2;
+      const int64_t middle = too_many == all + 1 && rows == least ? all : (rows + too_many) / 2;
       absl::StatusOr<LocalPlan> more = PlanWithRows(middle);
       if (!more.ok() && !absl::IsResourceExhausted(more.status())) return more;
       const bool fits = more.ok() && !streams(*more);

@@ -50,8 +50,8 @@ struct LocalPlanRequest {
   std::optional<int64_t> unit_places;
   // Sparse MLPs: by layer, its neurons if these have bundles (BundleStore::SparseNeurons), else 0. Empty:
   // no MLP is sparse. Memory has rows for `neuron_rows` of them in every layer; nullopt: for as many as
-  // the rest of the model leaves room for, or at least an eighth. A plan with sparse MLPs reserves all
-  // KV.
+  // the rest of the model leaves room for; if the rest streams, for an eighth, halved until it fits. A
+  // plan with sparse MLPs reserves all KV.
   std::vector<int64_t> neurons;
   std::optional<int64_t> neuron_rows;
   int32_t window_masks = kUsualWindowMasks;  // PlanRequest::window_masks

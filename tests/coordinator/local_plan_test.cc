@@ -385,6 +385,32 @@ TEST_F(LocalPlanTest, AsMuchStaysAsFitsAndMoreMemoryIsNotSlower) {
   }
 }
 
+// An eighth of the neurons takes 32 MiB, and memory has room for about 12.
+TEST(LocalPlanSparseTest, AnEighthOfTheNeuronsIsHalvedUntilItFits) {
+  constexpr int64_t kNeurons = 8192;
+  ModelSpec spec = *DescribeModel(Config(4, 1024, kNeurons, 8000, true), "relu");
+  spec.config.activation = Activation::kRelu;
+  LocalPlanRequest request{.model_name = "relu",
+                           .budget = 20 * kMiB,
+                           .context = 96,
+                           .neurons = {kNeurons, kNeurons, kNeurons, kNeurons},
+                           .prompt_tokens = 60,
+                           .part_bytes = kMiB,
+                           .num_threads = 1};
+  const auto refused = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  request.budget = Advised(std::string(refused.status().message())) + 4 * kMiB;
+  const auto plan = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto sparse = std::ranges::find_if(plan->plan.parts, &PlanPart::sparse);
+  ASSERT_NE(sparse, plan->plan.parts.end());
+  const int64_t rows = sparse->places;
+  EXPECT_GT(rows, 1);
+  EXPECT_LT(rows, kNeurons / 8);
+  request.neuron_rows = 2 * rows;
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanForThisProcess(spec, request).status())) << "twice as many fit";
+}
+
 TEST(LocalPlanStateTest, MemoryCountsTheStateOfEverySequenceAndPagesOfLayersWithKv) {
   TempDir dir;
   MakeModelOptions options;
