@@ -28,6 +28,12 @@ std::vector<MatrixRows> MatricesOf(const BlockSpec& block) {
 absl::Status CheckNeurons(const Plan& plan, const ModelSpec& spec, const BlockSpec& block, int p) {
   if (!MakesZeros(spec.config.activation))
     return Invalid("plan: parts[", p, "] is sparse, but the MLPs of the model have no ReLU, so no neuron is ever zero");
+  const auto packed = std::ranges::find_if(block.tensors, [](const TensorSpec& tensor) {
+    return tensor.part == TensorPart::kScales || tensor.part == TensorPart::kPinnedScales;
+  });
+  if (packed != block.tensors.end())
+    return Invalid("plan: parts[", p, "] is sparse, but the weights of ", BlockName(block.id),
+                   " are packed; only dense weights have a sparse form");
   const TensorRole decider = plan.parts[p - 1].rows.back().role;
   if (decider != DeciderRole(block)) return Invalid("plan: parts[", p, "] is sparse, but its neurons are decided by the rows of gate");
   const Bytes bytes = NeuronBytes(block);

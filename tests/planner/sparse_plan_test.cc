@@ -189,6 +189,17 @@ TEST(SparsePlanTest, WrongPartsAreRefusedByName) {
   EXPECT_THAT(std::string(valid->Validate(silu).message()), HasSubstr("have no ReLU"));
 }
 
+TEST(SparsePlanTest, PackedWeightsAreRefusedByName) {
+  std::string config = LlamaConfig(kSparseLayers, kSparseHidden, kSparseInner, /*vocab=*/4000);
+  config.insert(1, R"("quantization": {"bits": 4, "group_size": 64}, )");
+  ModelSpec spec = *DescribeModel(config, "packed");
+  spec.config.activation = Activation::kRelu;
+  const auto dense = SparsePlanWith(spec, 60 * kMiB, {}), sparse = SparsePlanWith(spec, 60 * kMiB, {300});
+  ASSERT_TRUE(dense.ok() && sparse.ok()) << dense.status() << sparse.status();
+  EXPECT_TRUE(dense->Validate(spec).ok()) << dense->Validate(spec);
+  EXPECT_THAT(std::string(sparse->Validate(spec).message()), HasSubstr("the weights of mlp 0 are packed"));
+}
+
 TEST(SparsePlanTest, WrongRequestsAreRefusedByName) {
   const ModelSpec spec = SparseModel();
   EXPECT_THAT(std::string(SparseProblemOf(spec, 60 * kMiB, {1, 1, 1, 1, 1}).status().message()), HasSubstr("name layer 4"));
