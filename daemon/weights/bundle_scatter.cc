@@ -32,6 +32,10 @@ void AppendGap(Bytes gap, const ScatterOptions& options, ScatteredReads& out) {
 
 }  // namespace
 
+Bytes GapMemory(const BundleLayout& layout, int first_part, Bytes gap_bytes) {
+  return RoundUp(gap_bytes + layout.PartAt(first_part), kBundleReadAlign);
+}
+
 void ScatterReads(const LayerBundles& layer, std::span<const BundleSlot> wanted, const ScatterOptions& options, ScatteredReads& out) {
   const BundleLayout& layout = layer.shape().layout;
   LIME_CHECK(options.gap_bytes == 0 || !options.gap_memory.empty());

@@ -33,6 +33,10 @@ struct ScatterOptions {
   std::span<std::byte> gap_memory;
 };
 
+// Bytes of gap_memory with which no gap is cut: between two records lie the gap between their bundles
+// and the parts before `first_part`.
+Bytes GapMemory(const BundleLayout& layout, int first_part, Bytes gap_bytes);
+
 // One read of a BlockDevice: segments [first_segment, first_segment + num_segments).
 struct ScatteredRead {
   int64_t offset = 0;  // in the file
@@ -48,7 +52,7 @@ struct ScatteredReads {
   std::vector<int32_t> places;     // scratch
   std::vector<BundleRead> joined;  // scratch
 
-  // So that reads of so many neurons allocate nothing.  REQUIRES: gaps are at most as long as gap_memory
+  // So that reads of so many neurons allocate nothing.  REQUIRES: gap_memory has GapMemory() bytes
   void Reserve(size_t neurons) { reads.reserve(neurons), segments.reserve(2 * neurons), places.reserve(neurons), joined.reserve(neurons); }
 };
 

@@ -19,14 +19,16 @@ absl::StatusOr<std::unique_ptr<NeuronReader>> NeuronReader::Open(const Checkpoin
   }
   std::vector<std::string> paths;
   size_t most = 0;
+  Bytes gap_memory = 0;
   for (const LayerBundles& layer : store.layers()) {
     paths.push_back(layer.path());
+    gap_memory = std::max(gap_memory, GapMemory(layer.shape().layout, kFirst, options.gap_bytes));
     most = std::max(most, static_cast<size_t>(layer.shape().neurons));
   }
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
                         OpenBlockDevice(paths, {.channels = options.channels, .io_uring = options.io_uring}));
   if (options.wrap_device) device = options.wrap_device(std::move(device));
-  LIME_ASSIGN_OR_RETURN(HugeBuffer gap, HugeBuffer::AllocatePresent(RoundUp(options.gap_bytes, kBundleReadAlign)));
+  LIME_ASSIGN_OR_RETURN(HugeBuffer gap, HugeBuffer::AllocatePresent(gap_memory));
   auto blocks = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
   std::unique_ptr<NeuronReader> reader(new NeuronReader(std::move(store), options, std::move(blocks), std::move(gap)));
   reader->wanted_.reserve(most), reader->states_.reserve(most), reader->scattered_.Reserve(most);

@@ -37,8 +37,8 @@ class NeuronReader {
     Completion done;
     int channels = 32;  // reads in flight
     bool io_uring = true;
-    // A gap of this many bytes is read rather than skipped: about what a disk reads in the fixed time of
-    // a read.
+    // A gap of this many bytes between two bundles is read rather than skipped: about what a disk reads
+    // in the fixed time of a read.
     Bytes gap_bytes = 12 * kKiB;
     Bytes longest_bytes = 1 * kMiB;  // of one read
     // For tests: wraps the device.

@@ -18,9 +18,10 @@ namespace {
 class BundleScatterTest : public ::testing::Test {
  protected:
   // One layer of a gated ReLU model, whose parts have hidden * 4 bytes.
-  LayerBundles Prepare(int64_t hidden) {
+  LayerBundles Prepare(int64_t hidden, int64_t neurons = 160) {
     MakeModelOptions options{.dtype = DType::kF32};
-    options.config = {.num_layers = 1, .hidden_size = hidden, .num_heads = 1, .num_kv_heads = 1, .head_dim = 16};
+    options.config = {
+        .num_layers = 1, .hidden_size = hidden, .num_heads = 1, .num_kv_heads = 1, .head_dim = 16, .intermediate_size = neurons};
     options.config.activation = Activation::kRelu;
     const std::string model = dir_.file(absl::StrCat("model", hidden)), store = dir_.file(absl::StrCat("store", hidden));
     EXPECT_TRUE(MakeModel(options, model).ok());
@@ -128,6 +129,32 @@ TEST_F(BundleScatterTest, AReadOfTooManySegmentsIsCut) {
   ExpectRead(layer, **device, wanted, 1, scattered);
   ScatterReads(layer, wanted, {.first_part = 1, .longest_bytes = 1 * kGiB}, scattered);
   EXPECT_EQ(scattered.reads.size(), wanted.size()) << "there is no memory for what lies between";
+}
+
+// The part of the decider, which is not read, has 16 KiB, more than the gap between two bundles may have.
+TEST_F(BundleScatterTest, ReadsOfWideNeuronsHaveTwoSegmentsEachAtMost) {
+  constexpr Bytes kGap = 12 * kKiB;
+  const LayerBundles layer = Prepare(4096, 40);
+  const BundleLayout& layout = layer.shape().layout;
+  ASSERT_EQ(layout.part_stride, 16 * kKiB);
+  const Bytes gap_bytes = GapMemory(layout, 1, kGap);
+  EXPECT_EQ(gap_bytes, 28 * kKiB);
+  const auto slots = HugeBuffer::AllocatePresent(gap_bytes + layer.shape().neurons * layout.slot_bytes);
+  ASSERT_TRUE(slots.ok()) << slots.status();
+  std::vector<BundleSlot> wanted;
+  for (int32_t neuron = 0; neuron < layer.shape().neurons; ++neuron)
+    wanted.push_back({neuron, slots->data() + gap_bytes + neuron * layout.slot_bytes});
+  ScatteredReads scattered;
+  scattered.Reserve(wanted.size());
+  const BlockDevice::Segment* const memory = scattered.segments.data();
+  const std::span<std::byte> gap(slots->data(), static_cast<size_t>(gap_bytes));
+  ScatterReads(layer, wanted, {.first_part = 1, .gap_bytes = kGap, .longest_bytes = 1 * kMiB, .gap_memory = gap}, scattered);
+  EXPECT_EQ(scattered.reads.size(), 2u);
+  EXPECT_EQ(scattered.segments.size(), 2 * wanted.size() - scattered.reads.size());
+  EXPECT_EQ(scattered.segments.data(), memory) << "it has allocated";
+  const auto device = OpenBlockDevice({layer.path()}, {.channels = 1});
+  ASSERT_TRUE(device.ok()) << device.status();
+  ExpectRead(layer, **device, wanted, 1, scattered);
 }
 
 }  // namespace
