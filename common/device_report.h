@@ -64,10 +64,11 @@ struct DeviceStatistics {
   // these, those that were chosen before they left; and the bytes of the others.
   int64_t units_suggested = 0, units_read_ahead = 0, read_ahead_used = 0;
   Bytes read_ahead_wasted = 0;  // included in unit_bytes
-  // Sparse MLPs: rows of all visits that computed active neurons, each counted in every sparse layer;
-  // neurons that were computed; of these, neurons that were read; the reads and their bytes, which
-  // bytes_read includes; and the time in which any of them was under way.
-  int64_t neuron_rows = 0;
+  // Sparse MLPs: visits of a sparse layer by a micro-batch that computed its active neurons, and their
+  // rows, each counted in every sparse layer; neurons that were computed; of these, neurons that were
+  // read; the reads and their bytes, which bytes_read includes; and the time in which any of them was
+  // under way.
+  int64_t neuron_visits = 0, neuron_rows = 0;
   int64_t neurons_computed = 0, neurons_loaded = 0;
   int64_t neuron_reads = 0;
   Bytes neuron_bytes = 0;

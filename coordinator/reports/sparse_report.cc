@@ -19,12 +19,13 @@ SparseUse SparseUseOf(const Plan& plan, std::span<const DeviceStatistics> device
   use.exact = layers > 0;
   DeviceStatistics sum;
   for (const DeviceStatistics& of : devices) {
-    sum.neuron_rows += of.neuron_rows, sum.neurons_computed += of.neurons_computed, sum.neurons_loaded += of.neurons_loaded;
+    sum.neuron_visits += of.neuron_visits, sum.neuron_rows += of.neuron_rows;
+    sum.neurons_computed += of.neurons_computed, sum.neurons_loaded += of.neurons_loaded;
     sum.neuron_reads += of.neuron_reads, sum.neuron_bytes += of.neuron_bytes, sum.neuron_io_ms += of.neuron_io_ms;
   }
-  if (!use.exact || sum.neuron_rows == 0) return use;
+  if (!use.exact || sum.neuron_rows == 0 || sum.neuron_visits == 0) return use;
   use.tokens = static_cast<double>(sum.neuron_rows) / layers;
-  use.active_share = static_cast<double>(sum.neurons_computed) * plan.batch / (use.tokens * neurons);
+  use.active_share = static_cast<double>(sum.neurons_computed) * layers / (static_cast<double>(sum.neuron_visits) * neurons);
   use.neurons_loaded = static_cast<double>(sum.neurons_loaded) / use.tokens;
   use.reads = static_cast<double>(sum.neuron_reads) / use.tokens;
   use.bytes = static_cast<double>(sum.neuron_bytes) / use.tokens;

@@ -164,7 +164,8 @@ class InstalledStage final : public StageEngine {
         stats.units_suggested = ahead.suggested, stats.units_read_ahead = ahead.read, stats.read_ahead_used = ahead.used;
         stats.read_ahead_wasted = ahead.wasted;
         const SparseVisits::Counts neurons = logic_->neurons();
-        stats.neuron_rows = neurons.rows, stats.neurons_computed = neurons.active, stats.neurons_loaded = neurons.loaded;
+        stats.neuron_visits = neurons.visits, stats.neuron_rows = neurons.rows;
+        stats.neurons_computed = neurons.active, stats.neurons_loaded = neurons.loaded;
         stats.neuron_bytes = parts_.weights->neuron_bytes_read(), stats.neuron_reads = parts_.weights->neuron_reads();
         stats.decode_unit_hits = logic_->decode_units().hits, stats.decode_unit_misses = logic_->decode_units().misses;
       }

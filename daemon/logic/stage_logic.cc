@@ -116,9 +116,10 @@ void StageLogic::OnComputed(std::span<const SampledToken> sampled, double now_ms
 void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions) {
   if (!health_.ok()) return;
   asked_ = {.microbatch = microbatch, .part = part};
-  if (!units.empty() && IsSparse(part)) {
+  if (IsSparse(part)) {
     const auto rows = static_cast<int32_t>(inbox_.batch(microbatch).rows.size());
-    if (const absl::Status begun = sparse_->BeginNeurons(SparseIndexOf(part), units, rows); !begun.ok()) return Fail(begun, actions);
+    const absl::Status begun = rows > 0 ? sparse_->BeginNeurons(SparseIndexOf(part), units, rows) : absl::OkStatus();
+    if (!begun.ok()) return Fail(begun, actions);
   } else if (!units.empty()) {
     const MicroBatch& batch = inbox_.batch(microbatch);
     const absl::Status begun = BeginUnits(part, units, static_cast<int32_t>(batch.rows.size()), IsDecode(batch));
@@ -159,7 +160,7 @@ SparseVisits::Counts StageLogic::neurons() const {
   SparseVisits::Counts sum;
   for (int32_t i = 0; i < std::ssize(sparse_parts_); ++i) {
     const SparseVisits::Counts& counts = sparse_->counts(i);
-    sum.rows += counts.rows, sum.active += counts.active, sum.loaded += counts.loaded;
+    sum.visits += counts.visits, sum.rows += counts.rows, sum.active += counts.active, sum.loaded += counts.loaded;
   }
   return sum;
 }

@@ -60,7 +60,7 @@ TEST(SparseVisitsTest, NeuronsAreComputedInOrderAsSoonAsAllBeforeThemAreThere) {
   visits->OnNeuronRead(8), visits->OnNeuronRead(3);
   EXPECT_THAT(ReadyUnits(*visits), ElementsAre(3, 4, 8));
   visits->OnComputed(4);
-  EXPECT_EQ(visits->counts(0), (SparseVisits::Counts{.rows = 3, .active = 7, .loaded = 5}));
+  EXPECT_EQ(visits->counts(0), (SparseVisits::Counts{.visits = 2, .rows = 3, .active = 7, .loaded = 5}));
 }
 
 TEST(SparseVisitsTest, AMaskLargerThanMemoryComesInRounds) {
@@ -114,6 +114,19 @@ TEST(SparseVisitsTest, AWrongMaskIsRefusedAndChangesNothing) {
   }
   const std::vector<int32_t> right = {8};
   EXPECT_TRUE(visits->BeginNeurons(0, right, 1).ok());
+}
+
+TEST(SparseVisitsTest, AVisitWithoutActiveNeuronsIsCountedAndLeavesTheWindow) {
+  const auto visits = OpenVisits({{.neurons = 9, .rows = 2, .masks = 4}});
+  const std::vector<int32_t> mask = {3};
+  ASSERT_TRUE(visits->BeginNeurons(0, mask, 1).ok());
+  visits->OnNeuronRead(3);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(3));
+  visits->OnComputed(1);
+  ASSERT_TRUE(visits->BeginNeurons(0, {}, 2).ok());
+  EXPECT_FALSE(visits->IsUnderWay());
+  EXPECT_EQ(visits->counts(0), (SparseVisits::Counts{.visits = 2, .rows = 3, .active = 1, .loaded = 1}));
+  EXPECT_EQ(visits->num_used(0), 1);
 }
 
 // Two parts with random masks. Reads end in any order, and computations in any number of turns. What is

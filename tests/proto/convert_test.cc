@@ -139,6 +139,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .units_read_ahead = 26,
                                     .read_ahead_used = 27,
                                     .read_ahead_wasted = 28,
+                                    .neuron_visits = 35,
                                     .neuron_rows = 34,
                                     .neurons_computed = 29,
                                     .neurons_loaded = 30,

@@ -19,11 +19,12 @@ absl::StatusOr<std::unique_ptr<SparseVisits>> SparseVisits::Create(std::span<con
 // ---- The begin and the end
 
 absl::Status SparseVisits::BeginNeurons(int32_t part, std::span<const int32_t> mask, int32_t rows) {
-  LIME_CHECK(!IsUnderWay() && !mask.empty()) << "part " << part;
+  LIME_CHECK(!IsUnderWay()) << "part " << part;
   Part& of = parts_[static_cast<size_t>(part)];
-  LIME_RETURN_IF_ERROR(of.window->BeginStep(mask));
+  if (!mask.empty()) LIME_RETURN_IF_ERROR(of.window->BeginStep(mask));
+  ++of.counts.visits, of.counts.rows += rows, of.counts.active += std::ssize(mask);
+  if (mask.empty()) return absl::OkStatus();
   part_ = part, pieces_ = 0;
-  of.counts.rows += rows, of.counts.active += std::ssize(mask);
   BeginRound();
   return absl::OkStatus();
 }

@@ -37,10 +37,11 @@ class SparseVisits {
     int32_t place = 0;
     friend bool operator==(const Unit&, const Unit&) = default;
   };
-  // Neurons of all visits so far.
+  // Of all visits by neurons so far.
   struct Counts {
+    int64_t visits = 0;
     int64_t rows = 0;
-    int64_t active = 0;  // that were computed
+    int64_t active = 0;  // neurons that were computed
     int64_t loaded = 0;  // of them, that were read
     friend bool operator==(const Counts&, const Counts&) = default;
   };
@@ -51,8 +52,9 @@ class SparseVisits {
   // ---- A visit
 
   // Computes these neurons of a part for so many rows. InvalidArgument if they do not ascend, or the
-  // layer does not have them; nothing has begun then.
-  // REQUIRES: no visit is under way; at least one neuron
+  // layer does not have them; nothing has begun then. Without neurons the visit is over at once, and
+  // leaves the window as it is.
+  // REQUIRES: no visit is under way
   absl::Status BeginNeurons(int32_t part, std::span<const int32_t> mask, int32_t rows);
   // Computes all rows of a part, in so many pieces.  REQUIRES: no visit is under way; at least one piece
   void BeginPieces(int32_t part, int32_t pieces);
