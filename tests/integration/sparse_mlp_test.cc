@@ -35,6 +35,9 @@ std::vector<Variant> ReluModels() {
     variant.activation = Activation::kRelu;
     if (variant.family == "opt") variant.head_dim = 24;
   }
+  // FATReLU and dReLU, which these families have by themselves.
+  variants.push_back({.name = "sparsellama_bf16", .family = "sparsellama", .dtype = DType::kBF16});
+  variants.push_back({.name = "bamboo_f16", .family = "bamboo", .dtype = DType::kF16});
   return variants;
 }
 
