@@ -200,7 +200,7 @@ class StageWeights {
   // By part: its block in the spec, and its index among the block's parts with rows.
   std::vector<std::pair<int, int>> place_of_;
   std::vector<int> num_units_;  // by part
-  std::vector<bool> whole_;  // by part
+  std::vector<bool> whole_;     // by part
   // By part: memory of resident parts of blocks that are not whole, and the places of parts on
   // demand.
   std::vector<HugeBuffer> own_;
