@@ -20,6 +20,7 @@
 #include "coordinator/sessions/generate.h"
 #include "coordinator/text/tokenizer.h"
 #include "daemon/logic/stage_inbox.h"
+#include "daemon/stores/block_store.h"
 #include "gtest/gtest.h"
 #include "tests/integration/loopback_cluster.h"
 #include "tests/integration/models.h"
@@ -82,16 +83,18 @@ constexpr int64_t kWarmUp = 20;  // tokens of each sequence before those that ar
 
 // Prompts of `sequences` at a time, continued as `lime run` does: orders, step, sampler, hash,
 // news, text, stop strings, and a sink that only counts. Returns the allocations of kSteps tokens
-// of each, which cross from the first 256 positions to the next ones.
+// of each, which cross from the first 256 positions to the next ones. If `again`, the same prompts are
+// continued a second time, and the allocations are those of the second time.
 int64_t AllocationsOn(Devices& devices, const Tokenizer& tokenizer, int32_t sequences, const SamplingParams& sampling,
-                      bool hash_logits = true) {
+                      bool hash_logits = true, bool again = false) {
   cli::GenerateOptions options;
   options.sampling = sampling;
   options.max_new_tokens = {kContext - kPrompt};
   options.stop_strings = {"no such text", "nor this"};
   options.hash_logits = hash_logits;
   int64_t calls = 0;
-  options.on_text = [&](size_t, std::string_view) {
+  options.on_text = [&](size_t prompt, std::string_view) {
+    if (again && prompt < static_cast<size_t>(sequences)) return;
     ++calls;
     if (calls == kWarmUp * sequences) counting = true;
     if (calls == (kWarmUp + kSteps) * sequences) counting = false;
@@ -99,7 +102,7 @@ int64_t AllocationsOn(Devices& devices, const Tokenizer& tokenizer, int32_t sequ
   cli::Generator generator(devices, {}, tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
   std::vector<int32_t> prompt(kPrompt);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>('a' + i % 26);
-  for (int32_t i = 0; i < sequences; ++i) generator.Add(prompt);
+  for (int32_t i = 0; i < (again ? 2 : 1) * sequences; ++i) generator.Add(prompt);
   const auto summary = generator.Run();
   counting = false;
   EXPECT_TRUE(summary.ok()) << summary.status();
@@ -241,6 +244,26 @@ TEST(TokenPathTest, ModelsWithExpertsAllocateNothing) {
     EXPECT_EQ(AllocationsOf(model, 2, {}), 0) << family;
     EXPECT_EQ(AllocationsOf(model, 2, {}, model.config.num_experts), 0) << family << ", on demand";
   }
+}
+
+// Reads of neurons allocate their requests, too. Every neuron has a row in memory, and the same tokens
+// once more need no other ones. A chunk of a prompt reads pieces, so it is not counted.
+TEST(TokenPathTest, SparseMlpsAllocateNothingOnceTheirNeuronsAreInMemory) {
+  MakeModelOptions model;
+  model.config.activation = Activation::kRelu;
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel(model, dir / "model").ok());
+  const auto prepared = PrepareBlockStore(dir / "model", dir / "store", {.bundles = true});
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const auto tokenizer = Tokenizer::Load(dir / "model");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto device = InstallHere(dir / "store", {.chunk = 1, .neuron_rows = model.config.intermediate_size}, kContext);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(AllocationsOn(**device, **tokenizer, 1, {}, /*hash_logits=*/true, /*again=*/true), 0);
+  const auto statistics = (*device)->Statistics(0);
+  ASSERT_TRUE(statistics.ok()) << statistics.status();
+  EXPECT_GT(statistics->neurons_loaded, 0);
+  EXPECT_GT(statistics->neurons_computed, 20 * statistics->neurons_loaded);
 }
 
 TEST(TokenPathTest, StagesWithPeersAllocateNothing) {
