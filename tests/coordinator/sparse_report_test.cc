@@ -42,7 +42,7 @@ TEST(SparseReportTest, TheActiveShareIsThatOfAMicroBatchWhateverItsRows) {
 }
 
 TEST(SparseReportTest, WhatHasNotBeenUsedHasNoNumbers) {
-  const std::array<DeviceStatistics, 1> devices;
+  const std::array<DeviceStatistics, 1> devices = {};
   EXPECT_EQ(SparseUseOf(SparsePlan(), devices).Text(), "sparse MLPs: no token has used them");
   EXPECT_THAT(SparseUseOf(Plan(), devices).Text(), IsEmpty());
   nlohmann::json answer;
