@@ -176,8 +176,9 @@ absl::Status CheckSequences(const ModelSpec& spec, std::span<const std::vector<i
 }
 
 absl::Status CheckMlps(const ModelSpec& spec, const std::string& dir) {
-  if (spec.config.activation != Activation::kRelu)
-    return Invalid(dir, ": its MLPs have no ReLU, so none of their neurons is ever exactly zero; only models with ReLU can be calibrated");
+  if (!MakesZeros(spec.config.activation))
+    return Invalid(dir, ": its MLPs have neither ReLU nor FATReLU nor dReLU, so none of their neurons is ever exactly zero; only models",
+                   " with one of these can be calibrated");
   if (std::ranges::none_of(spec.blocks, [](const BlockSpec& block) { return block.id.kind == BlockKind::kMlp; }))
     return Invalid(dir, ": has no dense MLP, only experts; only dense MLPs can be calibrated");
   return absl::OkStatus();

@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "daemon/weights/weight_store.h"
 #include "kernels/registry/registry.h"
@@ -94,15 +96,17 @@ std::vector<std::vector<int32_t>> RandomTokens(std::vector<size_t> lengths, int 
 }
 
 TEST_F(MaskRunTest, MasksAreThoseOfARunTokenByToken) {
-  for (const char* const family : {"opt", "llama", "falcon"}) {
+  for (const std::string family : {"opt", "llama", "falcon", "sparsellama", "bamboo"}) {
     MakeModelOptions options;
     options.config.family = family;
-    options.config.activation = Activation::kRelu;
+    if (family != "sparsellama") options.config.activation = Activation::kRelu;  // it has FATReLU
     options.config.num_layers = 3;
     Make(options);
     const auto sequences = RandomTokens({150, 1, 70}, 320);  // more than a chunk
     const absl::StatusOr<Masks> masks = Run(sequences);
     ASSERT_TRUE(masks.ok()) << masks.status();
+    const auto active = [](const SequenceMasks& of) { return std::ranges::any_of(of, [](const auto& mask) { return !mask.empty(); }); };
+    for (const auto& [layer, of_layer] : *masks) EXPECT_TRUE(active(of_layer.front())) << family << " " << layer;
     EXPECT_EQ(*masks, TokenByToken(sequences)) << family;
   }
 }
@@ -130,7 +134,7 @@ TEST_F(MaskRunTest, AboutThreePercentOfPlantedNeuronsAreActiveInEveryLayer) {
 TEST_F(MaskRunTest, WhatCannotBeCalibratedIsRefused) {
   const auto error = [&](const std::vector<std::vector<int32_t>>& sequences) { return std::string(Run(sequences).status().message()); };
   Make({});
-  EXPECT_THAT(error({{1, 2}}), HasSubstr("have no ReLU"));
+  EXPECT_THAT(error({{1, 2}}), HasSubstr("have neither ReLU nor FATReLU nor dReLU"));
   MakeModelOptions options;
   options.config.family = "opt";
   Make(options);
