@@ -181,6 +181,11 @@ absl::Status CheckMlps(const ModelSpec& spec, const std::string& dir) {
                    " with one of these can be calibrated");
   if (std::ranges::none_of(spec.blocks, [](const BlockSpec& block) { return block.id.kind == BlockKind::kMlp; }))
     return Invalid(dir, ": has no dense MLP, only experts; only dense MLPs can be calibrated");
+  if (spec.config.layer_inputs > 0)
+    return Invalid(dir, ": its layers have inputs of their own, with which no MLP can be sparse; such models cannot be calibrated");
+  // A layer is computed without the layers before it, whose keys and values it may take.
+  if (!spec.config.shared_kv_cols.empty())
+    return Invalid(dir, ": its layers share keys and values, so none can be computed alone; such models cannot be calibrated");
   return absl::OkStatus();
 }
 
@@ -191,7 +196,8 @@ absl::Status RunForMasks(const Checkpoint& checkpoint, const ModelSpec& spec, st
   LIME_RETURN_IF_ERROR(CheckSequences(spec, sequences));
   LIME_RETURN_IF_ERROR(CheckMlps(spec, checkpoint.dir()));
   LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, checkpoint.dir()));
-  LIME_CHECK_EQ(spec.config.stream_cols(), spec.config.layer_inputs_at());  // of models with ReLU
+  // Other columns are refused: inputs of layers, and keys and values that they share.
+  LIME_CHECK_EQ(spec.config.stream_cols(), spec.config.layer_inputs_at());
   LIME_ASSIGN_OR_RETURN(const auto store, WeightStore::Open(checkpoint, spec, {.loader = LoaderKind::kRead}));
   Run run(spec, *store, sequences, options, take);
   run.PlanWork(mlps.back().layer + 1);

@@ -77,6 +77,8 @@ absl::StatusOr<std::vector<BundledMlp>> BundledMlps(const ModelSpec& spec, std::
   if (!MakesZeros(spec.config.activation))
     return Invalid(Text(name), ": its MLPs use ", Text(kActivationNames.Of(spec.config.activation)),
                    ", whose results are never exactly zero; bundles need ReLU; leave out --bundles");
+  if (spec.config.layer_inputs > 0)
+    return Invalid(Text(name), ": its layers have inputs of their own, with which no MLP can be sparse; leave out --bundles");
   std::vector<BundledMlp> mlps;
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind != BlockKind::kMlp) continue;

@@ -35,8 +35,8 @@ struct BundledMlp {
 };
 
 // All layers with a dense MLP, ascending. InvalidArgument if no neuron of the model is ever exactly
-// zero, that is if its activation is not ReLU or a form of it, or if bundles do not support the format
-// of its weights. `name` (the folder) opens the error.
+// zero, that is if its activation is not ReLU or a form of it, if its layers have inputs of their own, or
+// if bundles do not support the format of its weights. `name` (the folder) opens the error.
 absl::StatusOr<std::vector<BundledMlp>> BundledMlps(const ModelSpec& spec, std::string_view name);
 
 }  // namespace lime

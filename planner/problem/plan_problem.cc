@@ -95,6 +95,8 @@ absl::Status CheckNeuronRows(const ModelSpec& spec, const PlanRequest& request) 
     if (request.neuron_rows[static_cast<size_t>(layer)] == 0) continue;
     if (layer >= spec.config.num_layers()) return Invalid("planning: neuron_rows name layer ", layer, ", which the model does not have");
     if (!MakesZeros(spec.config.activation)) return Invalid("planning: the MLPs of the model have no ReLU, so none can be sparse");
+    if (spec.config.layer_inputs > 0)
+      return Invalid("planning: the layers of the model have inputs of their own, with which no MLP can be sparse");
     if (MlpBlockOf(spec.config, static_cast<int32_t>(layer)).kind != BlockKind::kMlp)
       return Invalid("planning: layer ", layer, " has experts, so its MLP cannot be sparse");
   }

@@ -136,7 +136,20 @@ TEST_F(MaskRunTest, WhatCannotBeCalibratedIsRefused) {
   Make({});
   EXPECT_THAT(error({{1, 2}}), HasSubstr("have neither ReLU nor FATReLU nor dReLU"));
   MakeModelOptions options;
-  options.config.family = "opt";
+  options.config = {.family = "gemma4",
+                    .num_layers = 2,
+                    .activation = Activation::kRelu,
+                    .sliding_window = 50,
+                    .full_attention_interval = 2,
+                    .num_experts = 0};
+  Make(options);
+  ASSERT_GT(spec_->config.layer_inputs, 0);
+  EXPECT_THAT(error({{1, 2}}), HasSubstr("its layers have inputs of their own"));
+  options.config.num_layers = 4;  // the last two take keys and values
+  Make(options);
+  spec_->config.layer_inputs = 0;
+  EXPECT_THAT(error({{1, 2}}), HasSubstr("its layers share keys and values"));
+  options.config = {.family = "opt"};
   Make(options);
   EXPECT_THAT(error({}), HasSubstr("there is no text"));
   EXPECT_THAT(error({{}}), HasSubstr("a sequence of 0 tokens"));

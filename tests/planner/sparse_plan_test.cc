@@ -207,6 +207,9 @@ TEST(SparsePlanTest, WrongRequestsAreRefusedByName) {
   ModelSpec silu = spec;
   silu.config.activation = Activation::kSilu;
   EXPECT_THAT(std::string(SparseProblemOf(silu, 60 * kMiB, {1}).status().message()), HasSubstr("no ReLU"));
+  ModelSpec inputs = spec;
+  inputs.config.layer_inputs = 8;
+  EXPECT_THAT(std::string(SparseProblemOf(inputs, 60 * kMiB, {1}).status().message()), HasSubstr("inputs of their own"));
   const ClusterDevice device = Board("local", 60 * kMiB, 10e9, 1e9);
   PlanRequest grows = SparseRequest({1});
   grows.kv_tokens = 100;

@@ -182,6 +182,8 @@ TEST_F(BundleStoreTest, OtherActivationsAndFormatsAreRefusedByNameAndNothingIsWr
   };
   refused("llama", Activation::kSilu, "its MLPs use SiLU");
   refused("falcon", Activation::kGelu, "its MLPs use GELU");
+  options_.config.num_experts = 0, options_.config.full_attention_interval = 2, options_.config.sliding_window = 50;
+  refused("gemma4", Activation::kRelu, "its layers have inputs of their own");
   options_.config.quantization = kFp8;
   options_.config.quantization_method = "fp8";
   refused("llama", Activation::kRelu, "mlp.up_proj.weight is mxfp4 or FP8, for which there are no bundles");
