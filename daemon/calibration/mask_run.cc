@@ -8,6 +8,7 @@
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
 #include "kernels/registry/registry.h"
+#include "planner/base/bytes.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -175,6 +176,23 @@ absl::Status CheckSequences(const ModelSpec& spec, std::span<const std::vector<i
   return absl::OkStatus();
 }
 
+// All tokens count, also those that begin a sequence and are not of the text.
+absl::Status CheckMasks(std::span<const std::vector<int32_t>> sequences, std::span<const BundledMlp> mlps) {
+  int64_t tokens = 0, longest = 0, neurons = 0;
+  for (const std::vector<int32_t>& sequence : sequences) {
+    tokens += std::ssize(sequence);
+    longest = std::max(longest, std::ssize(sequence));
+  }
+  for (const BundledMlp& mlp : mlps) neurons = std::max<int64_t>(neurons, mlp.shape.neurons);
+  const int64_t most = kMostMaskNeurons / neurons;
+  if (tokens <= most) return absl::OkStatus();
+  // Each sequence of the text may have another token at its beginning.
+  const int64_t of_text = most - (most + longest - 1) / longest;
+  return Invalid("calibration: the masks of ", tokens, " tokens and a layer of ", neurons, " neurons may need ",
+                 FormatBytes(4 * tokens * neurons), " of memory, supported are ", FormatBytes(4 * kMostMaskNeurons), "; give --tokens ",
+                 of_text, " or less");
+}
+
 absl::Status CheckMlps(const ModelSpec& spec, const std::string& dir) {
   if (!MakesZeros(spec.config.activation))
     return Invalid(dir, ": its MLPs have neither ReLU nor FATReLU nor dReLU, so none of their neurons is ever exactly zero; only models",
@@ -196,6 +214,7 @@ absl::Status RunForMasks(const Checkpoint& checkpoint, const ModelSpec& spec, st
   LIME_RETURN_IF_ERROR(CheckSequences(spec, sequences));
   LIME_RETURN_IF_ERROR(CheckMlps(spec, checkpoint.dir()));
   LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, checkpoint.dir()));
+  LIME_RETURN_IF_ERROR(CheckMasks(sequences, mlps));
   // Other columns are refused: inputs of layers, and keys and values that they share.
   LIME_CHECK_EQ(spec.config.stream_cols(), spec.config.layer_inputs_at());
   LIME_ASSIGN_OR_RETURN(const auto store, WeightStore::Open(checkpoint, spec, {.loader = LoaderKind::kRead}));

@@ -17,6 +17,9 @@
 
 namespace lime {
 
+// Tokens times neurons of a layer: its masks take at most 4 bytes for each, if all neurons are active.
+inline constexpr int64_t kMostMaskNeurons = int64_t{1} << 30;
+
 struct MaskRunOptions {
   int num_threads = 1;
   std::string numerics = "auto";
@@ -31,8 +34,8 @@ struct MaskRunOptions {
 using TakeMasks = std::function<absl::Status(int32_t layer, int32_t neurons, std::span<const SequenceMasks> masks)>;
 
 // Calls `take` for each layer whose MLP may be sparse, ascending. InvalidArgument if there is none, for
-// ids that the model does not have, and for an empty sequence or one longer than its positions.
-// ResourceExhausted if memory is missing.
+// ids that the model does not have, for an empty sequence or one longer than its positions, and for
+// more tokens than kMostMaskNeurons allows. ResourceExhausted if memory is missing.
 // REQUIRES: `spec` was built from `checkpoint`.
 absl::Status RunForMasks(const Checkpoint& checkpoint, const ModelSpec& spec, std::span<const std::vector<int32_t>> sequences,
                          const MaskRunOptions& options, const TakeMasks& take);

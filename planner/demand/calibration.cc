@@ -25,20 +25,16 @@ size_t WarmUp(const SequenceMasks& sequence) {
 
 // ---- Measured from masks
 
-// The unions of `batch` neighbouring sequences, step by step, as long as all of them go on.
-std::vector<SequenceMasks> UnionsOf(std::span<const SequenceMasks> sequences, size_t batch) {
-  std::vector<SequenceMasks> unions;
-  for (size_t first = 0; first + batch <= sequences.size(); first += batch) {
-    const std::span<const SequenceMasks> together = sequences.subspan(first, batch);
-    const size_t steps = std::ranges::min(together, {}, &SequenceMasks::size).size();
-    SequenceMasks& of_group = unions.emplace_back();
-    for (size_t step = 0; step < steps; ++step) {
-      std::vector<int32_t> all;
-      for (const SequenceMasks& sequence : together) all.insert(all.end(), sequence[step].begin(), sequence[step].end());
-      std::ranges::sort(all);
-      all.erase(std::unique(all.begin(), all.end()), all.end());
-      of_group.push_back(std::move(all));
-    }
+// The unions of sequences that share steps, as long as all of them go on.
+SequenceMasks UnionOf(std::span<const SequenceMasks> together) {
+  SequenceMasks unions;
+  const size_t steps = std::ranges::min(together, {}, &SequenceMasks::size).size();
+  for (size_t step = 0; step < steps; ++step) {
+    std::vector<int32_t> all;
+    for (const SequenceMasks& sequence : together) all.insert(all.end(), sequence[step].begin(), sequence[step].end());
+    std::ranges::sort(all);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    unions.push_back(std::move(all));
   }
   return unions;
 }
@@ -69,7 +65,9 @@ class Measurement {
     LayerCalibration out{.layer = layer, .neurons = options_.neurons};
     LIME_ASSIGN_OR_RETURN(out.unions, Unions());
     const WindowOptions whole{.neurons = options_.neurons, .rows = options_.neurons, .masks = options_.masks};
-    LIME_ASSIGN_OR_RETURN(out.fresh, Loads(sequences_, whole, &out.rows_needed));
+    Mean fresh;
+    for (const SequenceMasks& sequence : sequences_) LIME_RETURN_IF_ERROR(AddLoads(sequence, whole, fresh, &out.rows_needed));
+    out.fresh = fresh.Get();
     for (const int32_t batch : options_.batches) {
       if (batch > std::ssize(sequences_)) break;
       LIME_ASSIGN_OR_RETURN(BatchShares shares, Batch(batch));
@@ -101,46 +99,54 @@ class Measurement {
     return unions;
   }
 
-  // Mean share that a step loads. `needed`: the largest union of a window; may be null.
-  absl::StatusOr<double> Loads(std::span<const SequenceMasks> sequences, const WindowOptions& window, int32_t* needed) const {
-    Mean mean;
-    for (const SequenceMasks& sequence : sequences) {
-      LIME_ASSIGN_OR_RETURN(const WindowLoads loads, LoadsOf(sequence, window));
-      const size_t first = WarmUp(sequence);
-      const auto steps = static_cast<int64_t>(sequence.size() - first);
-      mean.Add(loads.MeanShareFrom(first, options_.neurons) * static_cast<double>(steps), steps);
-      if (needed != nullptr) *needed = std::max(*needed, loads.rows_needed);
-    }
-    return mean.Get();
+  // Adds to the mean share that a step loads. `needed`: the largest union of a window; may be null.
+  absl::Status AddLoads(const SequenceMasks& sequence, const WindowOptions& window, Mean& mean, int32_t* needed) const {
+    LIME_ASSIGN_OR_RETURN(const WindowLoads loads, LoadsOf(sequence, window));
+    const size_t first = WarmUp(sequence);
+    const auto steps = static_cast<int64_t>(sequence.size() - first);
+    mean.Add(loads.MeanShareFrom(first, options_.neurons) * static_cast<double>(steps), steps);
+    if (needed != nullptr) *needed = std::max(*needed, loads.rows_needed);
+    return absl::OkStatus();
   }
 
+  // Of neighbouring sequences. The unions of one group at a time are in memory.
   absl::StatusOr<BatchShares> Batch(int32_t batch) const {
-    const std::vector<SequenceMasks> unions = UnionsOf(sequences_, static_cast<size_t>(batch));
-    BatchShares shares{.batch = batch};
+    const auto group = static_cast<size_t>(batch);
+    const std::vector<int32_t> rows = RowsOfPoints(options_.neurons);
     Mean active;
-    for (const SequenceMasks& sequence : unions) {
-      for (const std::vector<int32_t>& mask : sequence) active.Add(static_cast<double>(Size(mask)), 1);
+    std::vector<Mean> loads(rows.size());
+    for (size_t first = 0; first + group <= sequences_.size(); first += group) {
+      const SequenceMasks unions = group == 1 ? SequenceMasks() : UnionOf(sequences_.subspan(first, group));
+      const SequenceMasks& masks = group == 1 ? sequences_[first] : unions;
+      for (const std::vector<int32_t>& mask : masks) active.Add(static_cast<double>(Size(mask)), 1);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const WindowOptions window{.neurons = options_.neurons, .rows = rows[i], .masks = kMostWindowMasks};
+        LIME_RETURN_IF_ERROR(AddLoads(masks, window, loads[i], nullptr));
+      }
     }
-    shares.active = active.Get() / static_cast<double>(options_.neurons);
+    BatchShares shares{.batch = batch, .active = active.Get() / static_cast<double>(options_.neurons)};
     double least = shares.active;
-    for (const int32_t rows : RowsOfPoints(options_.neurons)) {
-      LIME_ASSIGN_OR_RETURN(const double loads,
-                            Loads(unions, {.neurons = options_.neurons, .rows = rows, .masks = kMostWindowMasks}, nullptr));
-      least = std::min(least, loads);
-      shares.points.push_back({.rows = rows, .loads = least});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      least = std::min(least, loads[i].Get());
+      shares.points.push_back({.rows = rows[i], .loads = least});
     }
     return shares;
   }
 
   // The path, and how many new neurons of a step lie side by side with and without it.
   absl::Status FindPlaces(LayerCalibration& out) {
-    std::vector<std::vector<int32_t>> masks;
-    for (const SequenceMasks& sequence : sequences_) masks.insert(masks.end(), sequence.begin(), sequence.end());
     int64_t work = 0;
-    for (const std::vector<int32_t>& mask : masks) work += Size(mask) * Size(mask);
-    const auto stride = static_cast<size_t>(1 + work / kMostPathWork);  // every so many-th mask
+    for (const SequenceMasks& sequence : sequences_) {
+      for (const std::vector<int32_t>& mask : sequence) work += Size(mask) * Size(mask);
+    }
+    const int64_t stride = 1 + work / kMostPathWork;  // every so many-th mask
     std::vector<std::vector<int32_t>> sample;
-    for (size_t i = 0; i < masks.size(); i += stride) sample.push_back(std::move(masks[i]));
+    int64_t at = 0;
+    for (const SequenceMasks& sequence : sequences_) {
+      for (const std::vector<int32_t>& mask : sequence) {
+        if (at++ % stride == 0) sample.push_back(mask);
+      }
+    }
     LIME_ASSIGN_OR_RETURN(out.places, PathPlaces(sample, options_.neurons));
     int64_t loads = 0, reads = 0, reads_on_path = 0;
     for (const SequenceMasks& sequence : sequences_) {

@@ -155,6 +155,11 @@ TEST_F(MaskRunTest, WhatCannotBeCalibratedIsRefused) {
   EXPECT_THAT(error({{}}), HasSubstr("a sequence of 0 tokens"));
   EXPECT_THAT(error({{320}}), HasSubstr("token id 320"));
   EXPECT_THAT(error({std::vector<int32_t>(513)}), HasSubstr("513 tokens"));
+  for (BlockSpec& block : spec_->blocks) {
+    if (block.id.kind == BlockKind::kMlp) block.tensors[block.Find(TensorRole::kUp, TensorPart::kWeight).value()].info.shape[0] = 1 << 17;
+  }
+  EXPECT_THAT(error(std::vector<std::vector<int32_t>>(17, std::vector<int32_t>(512))),
+              HasSubstr("may need 4.25 GiB of memory, supported are 4.00 GiB; give --tokens 8176 or less"));
 }
 
 TEST_F(MaskRunTest, AnInterruptOrAnErrorEndsTheRun) {
