@@ -56,6 +56,15 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const CalibrateFlags& flags, const 
   return ids;
 }
 
+// Of each layer whose MLP may be sparse.
+std::vector<int64_t> NeuronsOf(const ModelSpec& spec) {
+  std::vector<int64_t> neurons;
+  for (const LayerConfig& layer : spec.config.layers) {
+    if (MakesZeros(spec.config.activation) && !layer.experts) neurons.push_back(layer.intermediate_size);
+  }
+  return neurons;
+}
+
 nlohmann::json ToJson(const Calibration& calibration, const CalibrateFlags& flags, double seconds) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerCalibration& layer : calibration.layers) {
@@ -110,6 +119,7 @@ absl::Status Calibrate(CalibrateFlags& flags) {
                           .context = static_cast<int32_t>(context),
                           .masks = static_cast<int32_t>(std::min<int64_t>(flags.masks, context))};
   for (const std::vector<int32_t>& sequence : sequences) calibration.tokens += std::ssize(sequence);
+  LIME_RETURN_IF_ERROR(OfUser(CheckCalibrationBytes(NeuronsOf(files.spec), {.masks = calibration.masks})));
   const absl::Time begin = absl::Now();
   ProgressLine progress("Calibrating");
   const MaskRunOptions run{.num_threads = flags.threads > 0 ? flags.threads : UsableCores(),

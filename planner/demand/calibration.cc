@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
+#include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/demand/bundle_reads.h"
 #include "planner/demand/neuron_path.h"
@@ -228,6 +230,22 @@ double LoadShare(const LayerCalibration& layer, int64_t rows, int64_t batch) {
         const double held = shares.active - LoadsWith(shares, rows);
         return std::max(0.0, 1 - std::pow(1 - shares.active, times) - held);
       });
+}
+
+absl::Status CheckCalibrationBytes(std::span<const int64_t> neurons, const CalibrateOptions& options) {
+  constexpr Bytes kHead = 4096, kOfLayer = 512, kOfBatch = 128;  // names, and numbers of which there is one
+  constexpr Bytes kShare = 25, kPoint = kShare + 16;             // as text, with what is between two
+  const Bytes without_places =
+      kOfLayer + options.masks * kShare + std::ssize(options.batches) * (kOfBatch + static_cast<Bytes>(kPoints) * kPoint);
+  Bytes bytes = kHead;
+  int64_t all = 0;
+  for (const int64_t of_layer : neurons) {
+    bytes += without_places + of_layer * static_cast<Bytes>(absl::StrCat(of_layer, ",").size());
+    all += of_layer;
+  }
+  if (bytes <= kMostCalibrationBytes) return absl::OkStatus();
+  return Invalid("calibration: the file of ", neurons.size(), " layers with ", all, " neurons in all may have ", FormatBytes(bytes),
+                 ", supported are ", FormatBytes(kMostCalibrationBytes), "; such a model cannot be calibrated");
 }
 
 absl::StatusOr<LayerCalibration> CalibrateLayer(int32_t layer, std::span<const SequenceMasks> sequences, const CalibrateOptions& options) {

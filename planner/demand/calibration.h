@@ -21,7 +21,7 @@ namespace lime {
 
 // Bounds of a calibration.
 inline constexpr int32_t kMostCalibrationBatch = 64;
-inline constexpr int64_t kMostCalibrationBytes = int64_t{16} << 20;  // of a file
+inline constexpr int64_t kMostCalibrationBytes = int64_t{32} << 20;  // of a file; one of OPT-175B takes 29 MB
 inline constexpr size_t kMostLoadPoints = 256;                       // of a batch
 
 // Mean share of the neurons that a step loads with so many neuron rows, which alone bound the window:
@@ -90,6 +90,10 @@ struct CalibrateOptions {
 // InvalidArgument for masks that are not of the layer, without a sequence of at least 2 tokens, or
 // options outside their bounds.
 absl::StatusOr<LayerCalibration> CalibrateLayer(int32_t layer, std::span<const SequenceMasks> sequences, const CalibrateOptions& options);
+
+// InvalidArgument if the file of a calibration that is made with these options, whose layers have so many
+// neurons, might be larger than kMostCalibrationBytes. options.neurons is not used.
+absl::Status CheckCalibrationBytes(std::span<const int64_t> neurons, const CalibrateOptions& options);
 
 // ---- The file
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/base/random.h"
+#include "planner/demand/route_log.h"
 
 namespace lime {
 namespace {
@@ -94,6 +95,31 @@ TEST(CalibrationTest, AFileIsReadAsItWasWritten) {
   EXPECT_EQ(*read, OfFile());
   EXPECT_EQ(OfLayer(*read, 3), &read->layers[0]);
   EXPECT_EQ(OfLayer(*read, 0), nullptr);
+}
+
+TEST(CalibrationTest, TheLargestFileThatIsAllowedCanBeRead) {
+  const std::vector<int64_t> of_opt(96, 49152);
+  EXPECT_TRUE(CheckCalibrationBytes(of_opt, {.masks = 256}).ok()) << "OPT-175B";
+  const CalibrateOptions options{.masks = 256};
+  std::vector<int64_t> neurons = {kMostRouteUnits};
+  while (CheckCalibrationBytes(neurons, options).ok()) neurons.push_back(kMostRouteUnits);
+  EXPECT_THAT(std::string(CheckCalibrationBytes(neurons, options).message()), HasSubstr("such a model cannot be calibrated"));
+  neurons.pop_back();
+  LayerCalibration layer{.neurons = kMostRouteUnits, .unions = std::vector<double>(256, 1.0 / 30000), .fresh = 1.0 / 30000};
+  for (int32_t neuron = 0; neuron < kMostRouteUnits; ++neuron) layer.places.push_back(kMostRouteUnits - 1 - neuron);
+  for (const int32_t batch : options.batches) {
+    layer.batches.push_back({.batch = batch, .active = 1.0 / 30000});
+    for (int32_t i = 0; i < 24; ++i) layer.batches.back().points.push_back({.rows = 100'000 + i, .loads = 1.0 / 30000});
+  }
+  Calibration calibration = OfFile();
+  calibration.masks = 256;
+  calibration.layers.clear();
+  for (; calibration.layers.size() < neurons.size(); ++layer.layer) calibration.layers.push_back(layer);
+  const std::string text = EncodeCalibration(calibration);
+  EXPECT_GT(std::ssize(text), kMostCalibrationBytes * 9 / 10);
+  const absl::StatusOr<Calibration> read = ParseCalibration(text, "c.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(*read == calibration);
 }
 
 TEST(CalibrationTest, WrongFilesAreRefusedInOneSentence) {
