@@ -259,8 +259,8 @@ class Preparer {
         const TensorLocation row{rows.file, rows.offset + neuron * record.part_bytes, record.part_bytes};
         return IsOther(*file, path, {begin, std::min(record.part_bytes, *there - begin)}, row, reader);
       };
-      // An earlier call may have had no places.
-      if (is_other(order[static_cast<size_t>(place)]) && is_other(place)) return true;
+      // Each file has an order of its own, which an earlier call chose.
+      if (is_other(order[static_cast<size_t>(place)]) && std::ranges::all_of(order, is_other)) return true;
     }
     return false;
   }
@@ -420,6 +420,9 @@ class Preparer {
     LIME_ASSIGN_OR_RETURN(const WrittenBundles written, WriteBundles(source_, spec_, layout, reader, disk_, Path(layout.name),
                                                                      {.buffer_bytes = options_.bundle_buffer_bytes, .progress = progress}));
     done_ = begin + layout.bytes;
+    const bool is_first =
+        written.file && std::ranges::all_of(*manifest_.bundles, [](const StoredBundles& layer) { return layer.why_not.has_value(); });
+    if (is_first && options_.first_bundles) LIME_RETURN_IF_ERROR(options_.first_bundles());
     StoredBundles bundles{.layer = layout.mlp.layer, .file = written.file ? layout.name : "", .why_not = written.why_not};
     AddBundles(bundles, written.file ? &*written.file : nullptr);
     std::ranges::sort(*manifest_.bundles, {}, &StoredBundles::layer);
@@ -492,6 +495,17 @@ std::optional<BundleSummary> SummaryOf(const StoreManifest& manifest) {
     }
   }
   return summary;
+}
+
+bool HasBundles(const std::string& store_dir) {
+  const auto has = [&](const char* name, bool complete) {
+    const std::string path = absl::StrCat(store_dir, "/", name);
+    const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxStoreManifestBytes);
+    if (!text.ok()) return false;
+    const absl::StatusOr<StoreManifest> manifest = ParseStoreManifest(*text, path, complete);
+    return manifest.ok() && manifest->bundles.has_value();
+  };
+  return has(kStoreManifestName, /*complete=*/true) || has(kStoreJournalName, /*complete=*/false);
 }
 
 absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, const std::string& store_dir,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ struct PrepareOptions {
   // Where the bundles of new files lie: by layer, by neuron, each place of the layer once. Neurons of
   // other layers have the places of their numbers.
   std::map<int32_t, std::vector<int32_t>> bundle_places = {};
+  // Called once this call has written a file of bundles into a store that keeps none of an earlier call:
+  // then all that it has are in the order of bundle_places. An error ends the call. May be null.
+  std::function<absl::Status()> first_bundles = nullptr;
   // null: the real disk
   StoreDisk* disk = nullptr;
   // Replaces files that have the store's names but were not written by LIME. Never replaces
@@ -44,6 +48,10 @@ struct BundleSummary {
 };
 // nullopt for a store without bundles.  REQUIRES: `manifest` is complete
 std::optional<BundleSummary> SummaryOf(const StoreManifest& manifest);
+
+// Whether the store in this folder has bundles, or has begun to get them. False if the folder is no store,
+// or its manifest cannot be read.
+bool HasBundles(const std::string& store_dir);
 
 struct PrepareReport {
   int64_t layers = 0;

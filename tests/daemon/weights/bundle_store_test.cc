@@ -169,6 +169,46 @@ TEST_F(BundleStoreTest, PlacesOfAnotherNumberOfNeuronsAreRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1 has 96 neurons, but places for 2 are given"));
 }
 
+TEST_F(BundleStoreTest, ADamagedFileIsWrittenAgainWhateverItsOrder) {
+  Make("llama", DType::kBF16);
+  std::vector<int32_t> places(96);
+  for (int32_t neuron = 0; neuron < 96; ++neuron) places[static_cast<size_t>(neuron)] = (35 * neuron + 11) % 96;
+  int firsts = 0;
+  PrepareOptions ordered{.bundles = true, .bundle_places = {{0, places}, {1, places}}, .first_bundles = [&firsts] {
+                           ++firsts;
+                           return absl::OkStatus();
+                         }};
+  ASSERT_TRUE(PrepareBlockStore(model_, store_, ordered).ok());
+  EXPECT_EQ(firsts, 1);
+  EXPECT_TRUE(HasBundles(store_));
+  EXPECT_FALSE(HasBundles(model_));
+  const std::string name = "bundles_0001.safetensors";
+  const auto whole = Contents(store_);
+  const auto truncate = [&] { fs::resize_file(InStore(name), whole.at(name).size() * 3 / 4); };
+  truncate();
+  absl::Status status = PrepareBlockStore(model_, store_).status();
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Open()->OfLayer(1)->places()[5], 5) << "no places were given";
+  EXPECT_THAT(Open()->OfLayer(0)->places(), ElementsAreArray(places)) << "it is kept";
+  for (const bool is_there : {true, false}) {
+    is_there ? truncate() : static_cast<void>(fs::remove(InStore(name)));
+    status = PrepareBlockStore(model_, store_, ordered).status();
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(Contents(store_), whole);
+  }
+  EXPECT_EQ(firsts, 1) << "the other layer was kept";
+  // Bundles of another model begin with the same header.
+  const std::string other_model = dir_.file("other"), other_store = dir_.file("other_store");
+  options_.seed = 2;
+  ASSERT_TRUE(MakeModel(options_, other_model).ok());
+  ASSERT_TRUE(PrepareBlockStore(other_model, other_store, ordered).ok());
+  fs::copy_file(other_store + "/" + name, InStore(name), fs::copy_options::overwrite_existing);
+  truncate();
+  status = PrepareBlockStore(model_, store_, ordered).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+}
+
 TEST_F(BundleStoreTest, OtherActivationsAndFormatsAreRefusedByNameAndNothingIsWritten) {
   const auto refused = [&](const std::string& family, Activation activation, const std::string& words) {
     options_.config.family = family;
