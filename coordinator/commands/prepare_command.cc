@@ -66,12 +66,16 @@ void PrintBundles(const std::optional<BundleSummary>& bundles) {
   for (const std::string& why_not : bundles->without) absl::PrintF("%s\n", why_not);
 }
 
-// What orders new bundles: the calibration that is named, or that of the model's folder. It is copied to
-// the store, where plans find it.
+// What orders new bundles: the calibration that is named, or that of the store, or, for --bundles alone,
+// that of the model's folder.
 absl::StatusOr<std::optional<Calibration>> CalibrationFor(const PrepareFlags& flags) {
-  if (!flags.bundles) return std::nullopt;
+  if (!flags.bundles && !HasBundles(flags.out)) {
+    if (!flags.calibration.empty()) return WrongCall("--calibration orders bundles; give --bundles too");
+    return std::nullopt;
+  }
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model));
-  return ReadCalibration(flags.calibration, flags.model, spec);
+  const bool of_store = !flags.bundles || FileExists(CalibrationFile(flags.out));
+  return ReadCalibration(flags.calibration, of_store ? flags.out : flags.model, spec);
 }
 
 std::map<int32_t, std::vector<int32_t>> PlacesOf(const std::optional<Calibration>& calibration) {
@@ -84,16 +88,18 @@ std::map<int32_t, std::vector<int32_t>> PlacesOf(const std::optional<Calibration
 absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& root) {
   Pass pass;
   LIME_ASSIGN_OR_RETURN(const std::optional<Calibration> calibration, CalibrationFor(flags));
-  LIME_ASSIGN_OR_RETURN(
-      const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
-        return PrepareBlockStore(
-            flags.model, flags.out,
-            {.watch = watch, .bundles = flags.bundles, .bundle_places = PlacesOf(calibration), .overwrite = flags.overwrite});
-      }));
-  if (calibration && !FileExists(CalibrationFile(flags.out))) {
-    const OutputFlag copy{.kind = OutputKind::kCalibration, .flag = "--out", .path = CalibrationFile(flags.out)};
-    LIME_RETURN_IF_ERROR(copy.Write(EncodeCalibration(*calibration)));
-  }
+  const OutputFlag copy{.kind = OutputKind::kCalibration, .flag = "--out", .path = CalibrationFile(flags.out)};
+  if (calibration && FileExists(copy.path)) LIME_RETURN_IF_ERROR(copy.Check());
+  // Where it orders all bundles of the store, the store gets a copy of it, by which later calls repair it.
+  const auto write_copy = [&] { return calibration ? copy.Write(EncodeCalibration(*calibration)) : absl::OkStatus(); };
+  LIME_ASSIGN_OR_RETURN(const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
+                          return PrepareBlockStore(flags.model, flags.out,
+                                                   {.watch = watch,
+                                                    .bundles = flags.bundles,
+                                                    .bundle_places = PlacesOf(calibration),
+                                                    .first_bundles = write_copy,
+                                                    .overwrite = flags.overwrite});
+                        }));
   root.update({{"layers", report.layers},
                {"bytes", report.bytes},
                {"files", report.files},
@@ -156,11 +162,10 @@ void AddPrepareCommand(Commands& commands) {
       Prepare);
   command.Add("model,--model,-m", &flags.model, "Folder of a Hugging Face checkpoint").Required();
   command.Add("--out,-o", &flags.out, "Folder of the store");
-  command.Add("--bundles", &flags.bundles,
-              "Also write the MLP weights of a ReLU model by neuron, for --sparsity exact");
+  command.Add("--bundles", &flags.bundles, "Also write the MLP weights of a ReLU model by neuron, for --sparsity exact");
   command.Add("--calibration", &flags.calibration,
               "File of `lime calibrate`: neurons that are active together lie side by side in new bundles; without it calibration.json in "
-              "the folder of the model, if it is there");
+              "the folder of the store, or of the model");
   command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
   command.Add("--verify", &flags.verify, "Read the store back from the disk and compare every checksum");
   command.Add("--json", &flags.json, "Print one JSON object");

@@ -107,6 +107,54 @@ TEST_F(CliPrepareTest, PrepareWritesBundlesOfAReluModelAndItsStoreRunsTheSame) {
   EXPECT_EQ(LogitsHashOf(store, {}, {1, 2, 3}), LogitsHashOf(model, {}, {1, 2, 3}));
 }
 
+TEST_F(CliPrepareTest, ADamagedFileOfBundlesIsWrittenAgainInTheOrderOfTheStore) {
+  MakeModelOptions options;
+  options.config.activation = Activation::kRelu;
+  const std::string model = dir_ / "relu", store = dir_ / "store", other = dir_ / "other", text = dir_ / "text", file = dir_ / "c.json";
+  ASSERT_TRUE(MakeModel(options, model).ok());
+  std::string words;
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&words, i * i, " foxes; ");
+  WriteFile(text, words);
+  const auto succeed = [](const std::vector<std::string>& call) {
+    const Answer answer = Call(call);
+    EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  };
+  const std::string bundles = store + "/bundles_0000.safetensors", copy = store + "/calibration.json";
+  succeed({"calibrate", model, "--text-file", text, "--out", file});
+  ExpectRefused(Call({"prepare", model, "--out", store, "--calibration", file}), 2, "give --bundles too");
+  succeed({"prepare", model, "--out", store, "--bundles", "--calibration", file});
+  EXPECT_EQ(ReadJson(copy), ReadJson(file));
+  const std::string whole = Slurp(bundles);
+  succeed({"prepare", model, "--out", other, "--bundles"});
+  EXPECT_FALSE(std::filesystem::exists(other + "/calibration.json"));
+  EXPECT_TRUE(Slurp(other + "/bundles_0000.safetensors") != whole) << "the order of numbers";
+  const auto repair = [&](bool is_there) {
+    is_there ? std::filesystem::resize_file(bundles, whole.size() / 2) : static_cast<void>(std::filesystem::remove(bundles));
+    succeed({"prepare", model, "--out", store});
+    EXPECT_TRUE(Slurp(bundles) == whole) << is_there;
+  };
+  repair(/*is_there=*/true);
+  repair(/*is_there=*/false);
+
+  json reversed = ReadJson(file);
+  for (json& layer : reversed["layers"]) {
+    const auto places = layer["places"].get<std::vector<int>>();
+    layer["places"] = std::vector<int>(places.rbegin(), places.rend());
+  }
+  const std::string second = dir_ / "d.json";
+  WriteFile(second, reversed.dump());
+  const std::vector<std::string> with_second = {"prepare", model, "--out", store, "--bundles", "--calibration", second};
+  std::filesystem::remove(bundles);
+  succeed(with_second);
+  EXPECT_TRUE(Slurp(bundles) != whole) << "the file that is named orders what is written";
+  EXPECT_EQ(ReadJson(copy), ReadJson(file)) << "the bundles of layer 1 are in its order";
+  repair(/*is_there=*/true);
+  std::filesystem::remove(bundles);
+  std::filesystem::remove(store + "/bundles_0001.safetensors");
+  succeed(with_second);
+  EXPECT_EQ(ReadJson(copy), reversed) << "all bundles are in its order";
+}
+
 TEST_F(CliPrepareTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
   ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the folder of the model itself");
