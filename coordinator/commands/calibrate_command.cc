@@ -137,7 +137,7 @@ absl::Status Calibrate(CalibrateFlags& flags) {
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   if (flags.json) return Answered(ToJson(calibration, flags, seconds), /*as_json=*/true);
   PrintTable(calibration, seconds);
-  absl::PrintF("%s: `lime prepare --bundles` and plans use it\n", flags.out.path);
+  absl::PrintF("%s: `lime prepare --bundles --calibration` orders new bundles with it\n", flags.out.path);
   return absl::OkStatus();
 }
 
@@ -147,7 +147,7 @@ void AddCalibrateCommand(Commands& commands) {
   const auto [command, flags] =
       commands.Add<CalibrateFlags>("calibrate", "Learn which neurons of a ReLU model text activates",
                                    "Example: lime calibrate opt-6.7b.store --text-file book.txt\n"
-                                   "Plans of sparse MLPs are made with what it learns. It trains no predictors of neurons.",
+                                   "`lime prepare --bundles` orders bundles with what it learns. It trains no predictors of neurons.",
                                    Calibrate);
   command.Add("model,--model,-m", &flags.model, "Folder of a checkpoint or a store").Required();
   command.Add("--text-file", &flags.text_file, "Text that the model reads; - is stdin").Required();

@@ -1,6 +1,6 @@
 // What a run over text says of the sparse MLPs of a model: which share of its neurons is active, how
 // many of them are new, and where they should lie in the file of their layer. `lime calibrate` makes
-// it, `lime prepare --bundles` and the planner use it.
+// it, and `lime prepare --bundles` orders bundles with it. No plan is made with it yet.
 //
 // A neuron row is memory for one neuron. A batch is a number of unrelated sequences that share steps.
 // All counts come from MaskWindow, the code of a device.
