@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/sparse_parts.h"
+#include "tests/cases.h"
 #include "tests/integration/loopback_cluster.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
@@ -26,11 +27,15 @@ using ::testing::HasSubstr;
 constexpr int64_t kNeurons = 173;
 
 std::vector<Variant> ReluModels() {
-  std::vector<Variant> variants = {
-      {.name = "opt_f32", .family = "opt", .dtype = DType::kF32},        {.name = "opt_f16", .family = "opt", .dtype = DType::kF16},
-      {.name = "opt_bf16", .family = "opt", .dtype = DType::kBF16},      {.name = "llama_bf16", .family = "llama", .dtype = DType::kBF16},
-      {.name = "llama_f16", .family = "llama", .dtype = DType::kF16},    {.name = "llama_f32", .family = "llama", .dtype = DType::kF32},
-      {.name = "falcon_bf16", .family = "falcon", .dtype = DType::kBF16}};
+  std::vector<Variant> variants = {{.name = "opt_f32", .family = "opt", .dtype = DType::kF32},
+                                   {.name = "opt_bf16", .family = "opt", .dtype = DType::kBF16},
+                                   {.name = "llama_bf16", .family = "llama", .dtype = DType::kBF16},
+                                   {.name = "llama_f16", .family = "llama", .dtype = DType::kF16}};
+  if (Soaking()) {
+    variants.push_back({.name = "opt_f16", .family = "opt", .dtype = DType::kF16});
+    variants.push_back({.name = "llama_f32", .family = "llama", .dtype = DType::kF32});
+    variants.push_back({.name = "falcon_bf16", .family = "falcon", .dtype = DType::kBF16});
+  }
   for (Variant& variant : variants) {
     variant.activation = Activation::kRelu;
     if (variant.family == "opt") variant.head_dim = 24;
@@ -48,7 +53,7 @@ class SparseTest : public ::testing::TestWithParam<Variant> {
     const auto prepared = PrepareBlockStore(Model(), Store(), {.bundles = true});
     ASSERT_TRUE(prepared.ok()) << prepared.status();
     ASSERT_EQ(prepared->bundles->without.size(), 0u);
-    ids_ = RandomIds(3, 40, 200);
+    ids_ = RandomIds(3, 24, 200);
   }
   std::string Model() const { return dir_ / "model"; }
   std::string Store() const { return dir_ / "store"; }
@@ -62,7 +67,7 @@ TEST_P(SparseTest, AnyNumberOfRowsAndMasksGivesTheSameBits) {
     const uint64_t expected = ReferenceHash(Model(), ids_, {.numerics = numerics});
     for (const int64_t rows : {int64_t{1}, int64_t{7}, int64_t{60}, kNeurons}) {
       for (const int32_t masks : {1, 5, 4096}) {
-        if (rows == 1 && masks == 5) continue;
+        if (!Soaking() && (rows == 60 ? numerics == "portable" : masks != 4096)) continue;
         const RunShape shape{.threads = masks == 1 ? 1 : 2, .chunk = 1, .numerics = numerics, .neuron_rows = rows, .window_masks = masks};
         EXPECT_EQ(LogitsHashOf(Store(), shape, ids_), expected) << numerics << ", " << rows << " rows, " << masks << " masks";
       }
@@ -79,9 +84,9 @@ TEST_P(SparseTest, ChunksOfAPromptReadAllRowsAndGiveTheSameBits) {
 TEST_P(SparseTest, BatchesHaveTheSameBitsAsSingleSequences) {
   const uint64_t expected = ReferenceHash(Model(), ids_);
   std::vector<std::vector<int32_t>> companions;
-  for (const size_t batch : {2, 5, 8}) {
+  for (const size_t batch : {2, 8}) {
     while (companions.size() + 1 < batch) companions.push_back(RandomIds(static_cast<uint32_t>(10 + companions.size()), 30, 200));
-    for (const int64_t rows : {int64_t{9}, kNeurons}) {
+    for (const int64_t rows : {int64_t{50}, kNeurons}) {
       EXPECT_EQ(LogitsHashOf(Store(), {.chunk = 1, .companions = companions, .neuron_rows = rows}, ids_), expected)
           << batch << " sequences, " << rows << " rows";
     }
@@ -105,7 +110,7 @@ TEST_P(SparseTest, StagesOnSeveralDevicesGiveTheSameBits) {
   for (const int64_t rows : {int64_t{11}, kNeurons}) {
     std::vector<int64_t> neuron_rows(layers, rows);
     neuron_rows.back() = 0;  // in one of the layers, the whole MLP is in memory
-    const auto plan = SplitPlan(spec, {.devices = 2, .context = 64, .prompt = 40, .neuron_rows = neuron_rows});
+    const auto plan = SplitPlan(spec, {.devices = 2, .context = 96, .prompt = 64, .neuron_rows = neuron_rows});
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_TRUE(HasSparseParts(*plan));
     LoopbackCluster cluster(Store(), MakeEngineStages({.num_threads = 1}));
