@@ -65,7 +65,7 @@ std::vector<int64_t> NeuronsOf(const ModelSpec& spec) {
   return neurons;
 }
 
-nlohmann::json ToJson(const Calibration& calibration, const CalibrateFlags& flags, double seconds) {
+nlohmann::json CalibrationJson(const Calibration& calibration, const CalibrateFlags& flags, double seconds) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerCalibration& layer : calibration.layers) {
     nlohmann::json batches = nlohmann::json::array(), active = nlohmann::json::array();
@@ -135,7 +135,7 @@ absl::Status Calibrate(CalibrateFlags& flags) {
   progress.Finish();
   LIME_RETURN_IF_ERROR(flags.out.Write(EncodeCalibration(calibration)));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-  if (flags.json) return Answered(ToJson(calibration, flags, seconds), /*as_json=*/true);
+  if (flags.json) return Answered(CalibrationJson(calibration, flags, seconds), /*as_json=*/true);
   PrintTable(calibration, seconds);
   absl::PrintF("%s: `lime prepare --bundles --calibration` orders new bundles with it\n", flags.out.path);
   return absl::OkStatus();
