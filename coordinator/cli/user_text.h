@@ -21,6 +21,8 @@ absl::Status CheckStdin();
 // sentence.
 absl::Status CheckIsUtf8(std::string_view name, std::string_view text);
 
+inline constexpr Bytes kMaxTextBytes = kGiB;  // of a text to score, or to calibrate with
+
 // The text of the file that `flag` names, or of stdin if `path` is "-": UTF-8, without a byte order
 // mark. Wrong calls: an unreadable file, a folder, text that is not UTF-8, more than `most` bytes.
 absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::string& path, Bytes most);

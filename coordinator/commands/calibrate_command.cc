@@ -23,7 +23,6 @@
 namespace lime::cli {
 namespace {
 
-constexpr Bytes kMaxTextBytes = kGiB;
 constexpr int64_t kUsualContext = 512, kMostTokens = 1 << 20;
 constexpr int64_t kMostMasks = 256;
 

@@ -23,7 +23,6 @@ using nlohmann::json;
 
 constexpr Bytes kLogitsBytes = 64 * kMiB;  // of one step: bounds the chunk of large vocabularies
 constexpr size_t kMaxCompanions = 255;
-constexpr Bytes kMaxTextBytes = kGiB;
 constexpr int64_t kTopInJson = 5;
 
 struct ScoreFlags {

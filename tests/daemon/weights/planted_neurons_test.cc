@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-MakeModelOptions Planted(int64_t width = 1024) {
+MakeModelOptions PlantedOpt(int64_t width = 1024) {
   MakeModelOptions options;
   options.planted_neurons = true;
   options.config = {.family = "opt",
@@ -58,7 +58,7 @@ double SumOf(const std::vector<float>& values) {
 }
 
 TEST(PlantedNeuronsTest, RowsOfTheFirstProjectionHaveTheirNormsInsideAndOutsideOfTheDirections) {
-  const std::vector<RandomTensor> tensors = TensorsOfPlanted(Planted());
+  const std::vector<RandomTensor> tensors = TensorsOfPlanted(PlantedOpt());
   const double scale = std::sqrt(1.0 / 32);
   for (int64_t row = 0; row < 20; ++row) {
     const std::vector<float> values = Row(Find(tensors, "layers.1.fc1.weight"), row);
@@ -69,7 +69,7 @@ TEST(PlantedNeuronsTest, RowsOfTheFirstProjectionHaveTheirNormsInsideAndOutsideO
 }
 
 TEST(PlantedNeuronsTest, PositionsWalkInsideTheDirections) {
-  const RandomTensor table = Find(TensorsOfPlanted(Planted()), "embed_positions.weight");
+  const RandomTensor table = Find(TensorsOfPlanted(PlantedOpt()), "embed_positions.weight");
   double squares = 0, beside = 0;
   constexpr int64_t kRows = 200, kFar = 9;  // the time constant
   for (int64_t row = 0; row < kRows; ++row) {
@@ -83,7 +83,7 @@ TEST(PlantedNeuronsTest, PositionsWalkInsideTheDirections) {
 }
 
 TEST(PlantedNeuronsTest, TokensHaveAPartOutsideTheDirections) {
-  const RandomTensor table = Find(TensorsOfPlanted(Planted()), "embed_tokens.weight");
+  const RandomTensor table = Find(TensorsOfPlanted(PlantedOpt()), "embed_tokens.weight");
   double inside = 0;
   for (int64_t row = 0; row < 50; ++row) {
     const std::vector<float> values = Row(table, row);
@@ -96,7 +96,7 @@ TEST(PlantedNeuronsTest, TokensHaveAPartOutsideTheDirections) {
 
 TEST(PlantedNeuronsTest, AnyPieceOfAMatrixHasTheSameBytes) {
   for (const char* const name : {"embed_positions.weight", "layers.0.fc1.weight"}) {
-    const RandomTensor tensor = Find(TensorsOfPlanted(Planted(64)), name);
+    const RandomTensor tensor = Find(TensorsOfPlanted(PlantedOpt(64)), name);
     std::vector<std::byte> whole(2 * 64 * 6), parts(whole.size());
     FillRandom(tensor, 9, 64, whole);
     FillRandom(tensor, 9, 64, std::span(parts).first(2 * 100));
@@ -106,7 +106,7 @@ TEST(PlantedNeuronsTest, AnyPieceOfAMatrixHasTheSameBytes) {
 }
 
 TEST(PlantedNeuronsTest, AboutThreePercentAreActiveAndAPredictorIsAsGoodAsThePapers) {
-  const absl::StatusOr<PlantedStatistics> statistics = MeasurePlantedNeurons(Planted());
+  const absl::StatusOr<PlantedStatistics> statistics = MeasurePlantedNeurons(PlantedOpt());
   ASSERT_TRUE(statistics.ok()) << statistics.status();
   EXPECT_NEAR(statistics->active.one, 0.03, 0.006);
   EXPECT_NEAR(statistics->false_positives, 0.08, 0.02) << "7 % at a width of 4096";
@@ -120,14 +120,14 @@ TEST(PlantedNeuronsTest, AboutThreePercentAreActiveAndAPredictorIsAsGoodAsThePap
 TEST(PlantedNeuronsTest, WhatCannotBePlantedIsRefused) {
   TempDir dir;
   const auto error = [&](const MakeModelOptions& options) { return std::string(MakeModel(options, dir.path()).message()); };
-  MakeModelOptions options = Planted(64);
+  MakeModelOptions options = PlantedOpt(64);
   EXPECT_EQ(error(options), "");
   options.config.family = "llama";
   EXPECT_THAT(error(options), HasSubstr("need the family opt, not llama"));
-  options = Planted(64);
+  options = PlantedOpt(64);
   options.config.hidden_size = 48;
   EXPECT_THAT(error(options), HasSubstr("such as 256, 1024 or 4096, not 48"));
-  options = Planted(64);
+  options = PlantedOpt(64);
   options.config.quantization = Quantization{.bits = 4, .group_size = 32};
   EXPECT_THAT(error(options), HasSubstr("leave out --bits"));
 }
