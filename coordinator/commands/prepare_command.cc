@@ -69,10 +69,7 @@ void PrintBundles(const std::optional<BundleSummary>& bundles) {
 // What orders new bundles: the calibration that is named, or that of the store, or, for --bundles alone,
 // that of the model's folder.
 absl::StatusOr<std::optional<Calibration>> CalibrationFor(const PrepareFlags& flags) {
-  if (!flags.bundles && !HasBundles(flags.out)) {
-    if (!flags.calibration.empty()) return WrongCall("--calibration orders bundles; give --bundles too");
-    return std::nullopt;
-  }
+  if (!flags.bundles && !HasBundles(flags.out)) return std::nullopt;
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model));
   const bool of_store = !flags.bundles || FileExists(CalibrationFile(flags.out));
   return ReadCalibration(flags.calibration, of_store ? flags.out : flags.model, spec);

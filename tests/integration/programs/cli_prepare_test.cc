@@ -121,7 +121,7 @@ TEST_F(CliPrepareTest, ADamagedFileOfBundlesIsWrittenAgainInTheOrderOfTheStore) 
   };
   const std::string bundles = store + "/bundles_0000.safetensors", copy = store + "/calibration.json";
   succeed({"calibrate", model, "--text-file", text, "--out", file});
-  ExpectRefused(Call({"prepare", model, "--out", store, "--calibration", file}), 2, "give --bundles too");
+  ExpectRefused(Call({"prepare", model, "--out", store, "--calibration", file}), 2, "--calibration is for --bundles");
   succeed({"prepare", model, "--out", store, "--bundles", "--calibration", file});
   EXPECT_EQ(ReadJson(copy), ReadJson(file));
   const std::string whole = Slurp(bundles);
