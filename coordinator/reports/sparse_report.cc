@@ -36,10 +36,10 @@ SparseUse SparseUseOf(const Plan& plan, std::span<const DeviceStatistics> device
 std::string SparseUse::Text() const {
   if (!exact) return "";
   if (tokens == 0) return "sparse MLPs: no token has used them";
-  return absl::StrFormat(
-      "sparse MLPs: %.1f %% of the neurons active; a token reads %.1f of them in %.1f reads, %s (at most %s expected), %.2f ms",
-      active_share * 100, neurons_loaded, reads, FormatBytes(static_cast<Bytes>(bytes)), FormatBytes(static_cast<Bytes>(expected_bytes)),
-      io_ms);
+  const std::string expected =
+      expected_bytes > 0 ? absl::StrCat("at most ", FormatBytes(static_cast<Bytes>(expected_bytes)), " expected") : "each is read once";
+  return absl::StrFormat("sparse MLPs: %.1f %% of the neurons active; a token reads %.1f of them in %.1f reads, %s (%s), %.2f ms",
+                         active_share * 100, neurons_loaded, reads, FormatBytes(static_cast<Bytes>(bytes)), expected, io_ms);
 }
 
 void AddSparsity(const SparseUse& use, nlohmann::json& answer) {
