@@ -14,7 +14,7 @@ KEY = "secret-key"
 class PageTest(ServeCase):
     """A step takes a while, so that Escape comes in the middle of an answer."""
 
-    flags = ("--name", "tiny", "--pace", "5")
+    flags = ("--name", "tiny", "--pace", "25")
     environment = {}
 
     @classmethod
