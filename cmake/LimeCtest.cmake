@@ -31,7 +31,6 @@ endfunction()
 # lime_count_skipped(): two entries more. Before all others, the notes of the last run are deleted;
 # after them, the notes are counted.
 function(lime_count_skipped)
-  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   foreach(step forget count)
     add_test(NAME ${step}_skipped_tests COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../tests/skips.py ${step} ${CMAKE_BINARY_DIR}/skipped_tests.txt)
   endforeach()

@@ -64,6 +64,7 @@ find_package(absl REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
+find_program(Python3_EXECUTABLE python3 REQUIRED)  # find_package(Python3) starts interpreters a hundred times
 
 # Tells ThreadSanitizer what an Abseil built without it does; linked into every program.
 if(LIME_SANITIZE STREQUAL "thread")
