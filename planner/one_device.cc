@@ -120,6 +120,7 @@ class Planner {
       drafts.push_back(Spread(room, /*by_parts=*/false));
       drafts.push_back(Spread(room, /*by_parts=*/true));
     }
+    if (request_.placement == Placement::kAttentionFirst) drafts.push_back(AttentionFirst(room));
     return drafts;
   }
 
@@ -147,6 +148,20 @@ class Planner {
       const Bytes bytes = MovableBytes(problem_.head.parts[p]);
       if (draft.resident + bytes > room) break;
       MakeResident(p, p + 1, bytes, draft);
+    }
+    return draft;
+  }
+
+  // Parts of the attention halves in order of use, then all others, while they fit.
+  ResidencyDraft AttentionFirst(Bytes room) const {
+    ResidencyDraft draft = AllStreamed();
+    for (const bool attention : {true, false}) {
+      for (int p = 0; p < problem_.head.NumParts(); ++p) {
+        const PlanPart& part = problem_.head.parts[p];
+        if (IsAttentionHalf(part.block.kind) != attention) continue;
+        if (draft.resident + MovableBytes(part) > room) return draft;
+        MakeResident(p, p + 1, MovableBytes(part), draft);
+      }
     }
     return draft;
   }
@@ -255,12 +270,13 @@ class Planner {
 }  // namespace
 
 absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
-  constexpr Names<Placement, 4> kNames = {{{Placement::kAuto, "auto"},
+  constexpr Names<Placement, 5> kNames = {{{Placement::kAuto, "auto"},
                                            {Placement::kFirstN, "first_n"},
                                            {Placement::kLastN, "last_n"},
-                                           {Placement::kInterleaved, "interleaved"}}};
+                                           {Placement::kInterleaved, "interleaved"},
+                                           {Placement::kAttentionFirst, "attention_first"}}};
   if (const std::optional<Placement> placement = kNames.Find(name)) return *placement;
-  return Invalid("\"", Text(name), "\" is not a placement; use auto, first_n, last_n or interleaved");
+  return Invalid("\"", Text(name), "\" is not a placement; use auto, first_n, last_n, interleaved or attention_first");
 }
 
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request) {
@@ -286,7 +302,9 @@ double MsPerStepAt(const Plan& plan, double disk_bytes_per_second) {
   Plan at = plan;
   PlanDevice& device = at.devices.front();
   const double rate = std::max(kMinDiskRate, disk_bytes_per_second / 1e9);
-  for (PlanPart& part : at.parts) part.demand_ms *= device.disk_mb_per_ms / rate;
+  for (PlanPart& part : at.parts) {
+    if (part.demand_reads == 0) part.demand_ms *= device.disk_mb_per_ms / rate;  // bursts of small reads have a rate of their own
+  }
   device.disk_mb_per_ms = rate;
   return FirstLevelMs(at);
 }

@@ -19,12 +19,14 @@ namespace lime {
 
 // Which blocks stay in memory if not all fit (Layer-Streaming, section 3.3).
 enum class Placement : uint8_t {
-  kAuto,         // the fastest choice
-  kFirstN,       // the first ones in order of use
-  kLastN,        // the last ones
-  kInterleaved,  // spread evenly
+  kAuto,            // the fastest choice, except kAttentionFirst
+  kFirstN,          // the first ones in order of use
+  kLastN,           // the last ones
+  kInterleaved,     // spread evenly
+  kAttentionFirst,  // the attention halves in order of use, then the other blocks (section 5.2)
 };
-absl::StatusOr<Placement> ParsePlacement(std::string_view name);  // "auto", "first_n", "last_n", "interleaved"
+// "auto", "first_n", "last_n", "interleaved" or "attention_first".
+absl::StatusOr<Placement> ParsePlacement(std::string_view name);
 
 struct OneDeviceRequest {
   Placement placement = Placement::kAuto;

@@ -11,6 +11,7 @@
 #include "planner/demand/layer_places.h"
 #include "planner/plan/instance/stage_plan.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/sparse_parts.h"
 #include "planner/problem/unit_shares.h"
 
 namespace lime {
@@ -177,11 +178,13 @@ double TimeMs(const Plan& plan) {
   double ms = plan.predicted.ms_per_step;
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
     double bytes = UnitUseOf(plan, d).bytes;
+    const double neurons_ms = NeuronUseOf(plan, d).read_ms;
     for (const Stage& stage : plan.stages) {
       for (int p = stage.lo; stage.device == d && p < stage.hi; ++p)
         bytes += plan.parts[p].streamed ? static_cast<double>(plan.parts[p].bytes) * reads : 0;
     }
-    if (bytes > 0) ms = std::max(ms, bytes / 1e6 / plan.devices[d].disk_mb_per_ms);
+    const double others_ms = bytes > 0 ? bytes / 1e6 / plan.devices[d].disk_mb_per_ms : 0;
+    ms = std::max(ms, others_ms + neurons_ms);
   }
   return ms;
 }

@@ -81,6 +81,13 @@ class JsonList {
     List(list, value);
     from_->Check(inner.status());
   }
+  // An object that may be missing.
+  template <typename T>
+  void Maybe(const std::string& key, std::optional<T>& value) {
+    if (reads() ? !from_->Has(key) : !value.has_value()) return;
+    if (reads()) value.emplace();
+    Object(key, *value);
+  }
   // At most `max_size` objects.
   template <typename T, typename... More>
   void Each(const std::string& key, std::vector<T>& values, size_t max_size, Presence presence = kRequired, const More&... more) {

@@ -68,6 +68,7 @@ struct BurstCost {
   double MsOf(double reads, double bytes) const;
   // Bytes that are read in the fixed time of a read: a gap up to this is worth reading.
   Bytes WorthReading() const;
+  friend bool operator==(const BurstCost&, const BurstCost&) = default;
 };
 
 // InvalidArgument unless the times are finite and not negative, and the rate is positive and finite.

@@ -1,14 +1,17 @@
 #include "planner/demand/calibration.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 #include "planner/demand/bundle_reads.h"
 #include "planner/demand/neuron_path.h"
+#include "planner/demand/sparse_mlp.h"
 
 namespace lime {
 namespace {
@@ -21,8 +24,8 @@ int64_t Size(const std::vector<int32_t>& mask) {
 }
 
 // Steps of a sequence that fill the window.
-size_t WarmUp(const SequenceMasks& sequence) {
-  return sequence.size() / 2;
+size_t WarmUp(size_t steps) {
+  return steps / 2;
 }
 
 // ---- Measured from masks
@@ -66,10 +69,7 @@ class Measurement {
   absl::StatusOr<LayerCalibration> Run(int32_t layer) {
     LayerCalibration out{.layer = layer, .neurons = options_.neurons};
     LIME_ASSIGN_OR_RETURN(out.unions, Unions());
-    const WindowOptions whole{.neurons = options_.neurons, .rows = options_.neurons, .masks = options_.masks};
-    Mean fresh;
-    for (const SequenceMasks& sequence : sequences_) LIME_RETURN_IF_ERROR(AddLoads(sequence, whole, fresh, &out.rows_needed));
-    out.fresh = fresh.Get();
+    LIME_RETURN_IF_ERROR(MeasureWhole(out));
     for (const int32_t batch : options_.batches) {
       if (batch > std::ssize(sequences_)) break;
       LIME_ASSIGN_OR_RETURN(BatchShares shares, Batch(batch));
@@ -82,14 +82,36 @@ class Measurement {
  private:
   using WindowOptions = MaskWindow::Options;
 
-  absl::StatusOr<std::vector<double>> Unions() {
+  absl::Status CheckGoesOn() const { return options_.ends() ? absl::CancelledError("interrupted") : absl::OkStatus(); }
+
+  // Pieces do not depend on each other. The error of the first one in which work failed.
+  absl::Status ForPieces(size_t count, const std::function<absl::Status(size_t piece)>& work) const {
+    std::vector<absl::Status> of_pieces(count);
+    std::atomic<bool> failed = false;
+    options_.for_each(static_cast<int64_t>(count), [&](int64_t i) {
+      if (failed) return;
+      absl::Status& status = of_pieces[static_cast<size_t>(i)];
+      status = CheckGoesOn();
+      if (status.ok()) status = work(static_cast<size_t>(i));
+      if (!status.ok()) failed = true;
+    });
+    for (absl::Status& status : of_pieces) LIME_RETURN_IF_ERROR(std::move(status));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<double>> Unions() const {
+    std::vector<std::vector<double>> of_sequences(sequences_.size());
+    LIME_RETURN_IF_ERROR(ForPieces(sequences_.size(), [&](size_t i) -> absl::Status {
+      if (sequences_[i].empty()) return absl::OkStatus();
+      const auto most = std::min(options_.masks, static_cast<int32_t>(sequences_[i].size()));
+      LIME_ASSIGN_OR_RETURN(of_sequences[i], UnionShares(sequences_[i], options_.neurons, most));
+      return absl::OkStatus();
+    }));
     std::vector<Mean> means(static_cast<size_t>(options_.masks));
-    for (const SequenceMasks& sequence : sequences_) {
-      if (sequence.empty()) continue;
-      const auto most = std::min(options_.masks, static_cast<int32_t>(sequence.size()));
-      LIME_ASSIGN_OR_RETURN(const std::vector<double> shares, UnionShares(sequence, options_.neurons, most));
+    for (size_t sequence = 0; sequence < sequences_.size(); ++sequence) {
+      const std::vector<double>& shares = of_sequences[sequence];
       for (size_t i = 0; i < shares.size(); ++i) {
-        const auto runs = static_cast<int64_t>(sequence.size() - i);
+        const auto runs = static_cast<int64_t>(sequences_[sequence].size() - i);
         means[i].Add(shares[i] * static_cast<double>(runs), runs);
       }
     }
@@ -101,14 +123,28 @@ class Measurement {
     return unions;
   }
 
-  // Adds to the mean share that a step loads. `needed`: the largest union of a window; may be null.
-  absl::Status AddLoads(const SequenceMasks& sequence, const WindowOptions& window, Mean& mean, int32_t* needed) const {
-    LIME_ASSIGN_OR_RETURN(const WindowLoads loads, LoadsOf(sequence, window));
-    const size_t first = WarmUp(sequence);
-    const auto steps = static_cast<int64_t>(sequence.size() - first);
-    mean.Add(loads.MeanShareFrom(first, options_.neurons) * static_cast<double>(steps), steps);
-    if (needed != nullptr) *needed = std::max(*needed, loads.rows_needed);
+  // With the whole window, and memory for all neurons.
+  absl::Status MeasureWhole(LayerCalibration& out) const {
+    const WindowOptions whole{.neurons = options_.neurons, .rows = options_.neurons, .masks = options_.masks};
+    std::vector<WindowLoads> of_sequences(sequences_.size());
+    LIME_RETURN_IF_ERROR(ForPieces(sequences_.size(), [&](size_t i) -> absl::Status {
+      LIME_ASSIGN_OR_RETURN(of_sequences[i], LoadsOf(sequences_[i], whole));
+      return absl::OkStatus();
+    }));
+    Mean fresh;
+    for (const WindowLoads& loads : of_sequences) {
+      AddLoads(loads, fresh);
+      out.rows_needed = std::max(out.rows_needed, loads.rows_needed);
+    }
+    out.fresh = fresh.Get();
     return absl::OkStatus();
+  }
+
+  // Adds to the mean share that a step loads.
+  void AddLoads(const WindowLoads& loads, Mean& mean) const {
+    const size_t first = WarmUp(loads.loads.size());
+    const auto steps = static_cast<int64_t>(loads.loads.size() - first);
+    mean.Add(loads.MeanShareFrom(first, options_.neurons) * static_cast<double>(steps), steps);
   }
 
   // Of neighbouring sequences. The unions of one group at a time are in memory.
@@ -121,10 +157,12 @@ class Measurement {
       const SequenceMasks unions = group == 1 ? SequenceMasks() : UnionOf(sequences_.subspan(first, group));
       const SequenceMasks& masks = group == 1 ? sequences_[first] : unions;
       for (const std::vector<int32_t>& mask : masks) active.Add(static_cast<double>(Size(mask)), 1);
-      for (size_t i = 0; i < rows.size(); ++i) {
-        const WindowOptions window{.neurons = options_.neurons, .rows = rows[i], .masks = kMostWindowMasks};
-        LIME_RETURN_IF_ERROR(AddLoads(masks, window, loads[i], nullptr));
-      }
+      LIME_RETURN_IF_ERROR(ForPieces(rows.size(), [&](size_t i) -> absl::Status {
+        LIME_ASSIGN_OR_RETURN(const WindowLoads of_group,
+                              LoadsOf(masks, {.neurons = options_.neurons, .rows = rows[i], .masks = kMostWindowMasks}));
+        AddLoads(of_group, loads[i]);
+        return absl::OkStatus();
+      }));
     }
     BatchShares shares{.batch = batch, .active = active.Get() / static_cast<double>(options_.neurons)};
     double least = shares.active;
@@ -135,8 +173,14 @@ class Measurement {
     return shares;
   }
 
-  // The path, and how many new neurons of a step lie side by side with and without it.
+  // The order of bundles, and how many new neurons of a step lie side by side with and without it.
   absl::Status FindPlaces(LayerCalibration& out) {
+    out.places.assign(options_.places.begin(), options_.places.end());
+    if (out.places.empty()) LIME_RETURN_IF_ERROR(FindPath(out));
+    return MeasureReads(out);
+  }
+
+  absl::Status FindPath(LayerCalibration& out) {
     int64_t work = 0;
     for (const SequenceMasks& sequence : sequences_) {
       for (const std::vector<int32_t>& mask : sequence) work += Size(mask) * Size(mask);
@@ -149,38 +193,53 @@ class Measurement {
         if (at++ % stride == 0) sample.push_back(mask);
       }
     }
-    LIME_ASSIGN_OR_RETURN(out.places, PathPlaces(sample, options_.neurons));
-    int64_t loads = 0, reads = 0, reads_on_path = 0;
-    for (const SequenceMasks& sequence : sequences_) {
-      MaskWindow window({.neurons = options_.neurons, .rows = options_.neurons, .masks = options_.masks});
-      const size_t first = WarmUp(sequence);
-      for (size_t step = 0; step < sequence.size(); ++step) {
-        LIME_RETURN_IF_ERROR(window.BeginStep(sequence[step]));
-        window.NextRound();
-        if (step < first) continue;
-        std::vector<int32_t> places;
-        for (const int32_t neuron : window.coming()) places.push_back(out.places[static_cast<size_t>(neuron)]);
-        std::ranges::sort(places);
-        loads += std::ssize(places);
-        reads += ReadsOf(window.coming());
-        reads_on_path += ReadsOf(places);
-      }
-    }
-    if (loads == 0) return absl::OkStatus();
-    out.neurons_per_read = static_cast<double>(loads) / static_cast<double>(reads);
-    out.path_neurons_per_read = static_cast<double>(loads) / static_cast<double>(reads_on_path);
+    LIME_ASSIGN_OR_RETURN(out.places, PathPlaces(sample, options_.neurons, options_.ends));
     return absl::OkStatus();
   }
 
-  // Of neurons side by side.
-  int64_t ReadsOf(std::span<const int32_t> places) {
-    JoinReads(places, {.bundle_bytes = 1, .gap_bytes = 0, .longest_bytes = options_.neurons}, reads_);
-    return std::ssize(reads_);
+  struct Reads {
+    int64_t loads = 0, reads = 0, on_path = 0;
+  };
+
+  absl::Status MeasureReads(LayerCalibration& out) const {
+    std::vector<Reads> of_sequences(sequences_.size());
+    LIME_RETURN_IF_ERROR(ForPieces(sequences_.size(), [&](size_t i) -> absl::Status {
+      LIME_ASSIGN_OR_RETURN(of_sequences[i], ReadsOf(sequences_[i], out.places));
+      return absl::OkStatus();
+    }));
+    Reads all;
+    for (const Reads& reads : of_sequences) all.loads += reads.loads, all.reads += reads.reads, all.on_path += reads.on_path;
+    if (all.loads == 0) return absl::OkStatus();
+    out.neurons_per_read = static_cast<double>(all.loads) / static_cast<double>(all.reads);
+    out.path_neurons_per_read = static_cast<double>(all.loads) / static_cast<double>(all.on_path);
+    return absl::OkStatus();
+  }
+
+  // Of the steps behind the warm-up: reads of neurons side by side.
+  absl::StatusOr<Reads> ReadsOf(const SequenceMasks& sequence, std::span<const int32_t> place_of) const {
+    const JoinOptions side_by_side{.bundle_bytes = 1, .gap_bytes = 0, .longest_bytes = options_.neurons};
+    MaskWindow window({.neurons = options_.neurons, .rows = options_.neurons, .masks = options_.masks});
+    Reads out;
+    std::vector<int32_t> places;
+    std::vector<BundleRead> reads;
+    for (size_t step = 0; step < sequence.size(); ++step) {
+      LIME_RETURN_IF_ERROR(window.BeginStep(sequence[step]));
+      window.NextRound();
+      if (step < WarmUp(sequence.size())) continue;
+      places.clear();
+      for (const int32_t neuron : window.coming()) places.push_back(place_of[static_cast<size_t>(neuron)]);
+      std::ranges::sort(places);
+      out.loads += std::ssize(places);
+      JoinReads(window.coming(), side_by_side, reads);
+      out.reads += std::ssize(reads);
+      JoinReads(places, side_by_side, reads);
+      out.on_path += std::ssize(reads);
+    }
+    return out;
   }
 
   const std::span<const SequenceMasks> sequences_;
   const CalibrateOptions& options_;
-  std::vector<BundleRead> reads_;
 };
 
 double Between(double low, double high, double low_value, double high_value, double at) {
@@ -217,6 +276,24 @@ const LayerCalibration* OfLayer(const Calibration& calibration, int32_t layer) {
   return found == calibration.layers.end() ? nullptr : &*found;
 }
 
+const CopiedLayer* CopyOfLayer(const Calibration& calibration, int32_t layer) {
+  const auto found = std::ranges::find(calibration.copies, layer, [](const CopiedLayer& copy) { return copy.unproven.layer; });
+  return found == calibration.copies.end() ? nullptr : &*found;
+}
+
+const ProvenShare* BestCopy(std::span<const ProvenShare> proofs, int64_t cols) {
+  constexpr double kMostUnproven = 0.5, kMore = 1.25, kAlways = 0.01;
+  double least = 1;
+  for (const ProvenShare& share : proofs) least = std::min(least, 1 - share.proven);
+  if (least > kMostUnproven) return nullptr;
+  const ProvenShare* best = nullptr;
+  const auto bytes = [cols](const ProvenShare& share) { return CopyBytes(1, cols, share.bits, share.directions); };
+  for (const ProvenShare& share : proofs) {
+    if (1 - share.proven <= kMore * least + kAlways && (best == nullptr || bytes(share) < bytes(*best))) best = &share;
+  }
+  return best;
+}
+
 double ActiveShare(const LayerCalibration& layer, int64_t batch) {
   return AtBatch(
       layer, batch, [](const BatchShares& shares) { return shares.active; },
@@ -232,11 +309,21 @@ double LoadShare(const LayerCalibration& layer, int64_t rows, int64_t batch) {
       });
 }
 
+double WindowLoadShare(const LayerCalibration& layer, int64_t rows, int64_t masks, int64_t batch) {
+  LIME_CHECK(masks >= 1) << masks;
+  const double by_rows = LoadShare(layer, rows, batch);
+  if (masks >= std::ssize(layer.unions)) return by_rows;
+  const auto outside = [&](int64_t count) {  // of so many masks of every sequence
+    return std::pow(1 - layer.unions[static_cast<size_t>(count - 1)], static_cast<double>(batch));
+  };
+  return std::min(ActiveShare(layer, batch), std::max(by_rows, outside(masks) - outside(masks + 1)));
+}
+
 absl::Status CheckCalibrationBytes(std::span<const int64_t> neurons, const CalibrateOptions& options) {
-  constexpr Bytes kHead = 4096, kOfLayer = 512, kOfBatch = 128;  // names, and numbers of which there is one
-  constexpr Bytes kShare = 25, kPoint = kShare + 16;             // as text, with what is between two
-  const Bytes without_places =
-      kOfLayer + options.masks * kShare + std::ssize(options.batches) * (kOfBatch + static_cast<Bytes>(kPoints) * kPoint);
+  constexpr Bytes kHead = 4096, kOfLayer = 512, kOfBatch = 128;                 // names, and numbers of which there is one
+  constexpr Bytes kShare = 25, kPoint = kShare + 16, kProof = 64 + 2 * kShare;  // as text, with what is between two
+  const Bytes shares = kOfLayer + options.masks * kShare + std::ssize(options.batches) * (kOfBatch + static_cast<Bytes>(kPoints) * kPoint);
+  const Bytes without_places = 2 * shares + static_cast<Bytes>(kMostProofs) * kProof;  // with those of a copy
   Bytes bytes = kHead;
   int64_t all = 0;
   for (const int64_t of_layer : neurons) {
@@ -255,6 +342,7 @@ absl::StatusOr<LayerCalibration> CalibrateLayer(int32_t layer, std::span<const S
     return Invalid("calibration: batches begin with 1 and ascend to at most ", kMostCalibrationBatch);
   if (std::ranges::none_of(sequences, [](const SequenceMasks& sequence) { return sequence.size() >= 2; }))
     return Invalid("calibration: no sequence has 2 tokens; give a longer text");
+  LIME_CHECK(options.places.empty() || std::ssize(options.places) == options.neurons) << options.places.size();
   for (const SequenceMasks& sequence : sequences) {
     for (const std::vector<int32_t>& mask : sequence) LIME_RETURN_IF_ERROR(CheckAscending(mask, options.neurons));
   }

@@ -32,6 +32,8 @@ inline constexpr int32_t kMostWindowMasks = 4096;
 
 class MaskWindow {
  public:
+  static constexpr int32_t kNever = -1;
+
   struct Options {
     int32_t neurons = 0;  // of the layer
     int32_t rows = 0;     // neurons that memory has room for; at most all
@@ -60,33 +62,53 @@ class MaskWindow {
   std::span<const int32_t> leaving() const { return leaving_; }  // neurons that leave memory, ascending
   std::span<const int32_t> coming() const { return coming_; }    // neurons of `part` to load, ascending
 
+  // As if so many steps had passed: `ages` says, by neuron, how many steps before the last of them a
+  // mask had it, or kNever. Neurons that the window wants and that are not in memory are coming().
+  // Nothing is to be computed: part() is empty.
+  // REQUIRES: no round is left; 1 to as many steps as the window has masks; all ages are below
+  // `steps`; their neurons are at most as many as memory has rows
+  void Remember(std::span<const int32_t> ages, int32_t steps);
+
   // Masks that count in this step; at least 1 once a step has begun.
   int32_t masks_kept() const { return kept_; }
 
   // ---- State
 
   bool InMemory(int32_t neuron) const { return in_memory_[static_cast<size_t>(neuron)]; }
-  // Neurons that any of the last `masks` masks has.  REQUIRES: 1 <= masks <= those of the window
+  int32_t rows() const { return rows_; }  // that memory has room for now
+  // Neurons that any of the last `masks` masks has. Of all masks of the window it is known; of fewer, a sum
+  // over them.  REQUIRES: 1 <= masks <= those of the window
   int64_t UnionOf(int32_t masks) const;
   const Options& options() const { return options_; }
+
+  // From now on memory has room for so many neurons, at most those of the options. REQUIRES: no round
+  // is left; no more neurons are in memory
+  void SetRows(int32_t rows);
+  // The neuron is no longer in memory, whatever the window wants. It comes back when a mask has it.
+  // REQUIRES: no round is left
+  void Drop(int32_t neuron);
 
   // Forgets all masks, and empties memory: a step has failed.
   void Clear();
 
  private:
-  static constexpr int64_t kNever = -1;
-
   int64_t& NewestAt(int64_t step) { return newest_[static_cast<size_t>(step % options_.masks)]; }
-  int64_t NewestAt(int64_t step) const { return newest_[static_cast<size_t>(step % options_.masks)]; }
+  void NextMask();
+  void NoteUse(int32_t neuron, int64_t step);
   void ChooseWindow();
+  void LetGo();
+  void Hold(int32_t neuron);
   bool Stays(int32_t neuron) const;
 
   const Options options_;
+  int32_t rows_ = 0;
   int64_t step_ = kNever;          // counts steps, from 0
   std::vector<int64_t> last_use_;  // by neuron: the last step whose mask has it
   // By step of the window: neurons whose last use it is. So the union of the last masks is a sum.
   std::vector<int64_t> newest_;
+  int64_t union_ = 0;            // their sum
   std::vector<bool> in_memory_;  // by neuron
+  std::vector<int32_t> held_;    // the neurons in memory, in any order, and those that were dropped since the last round
   int32_t kept_ = 0;
   std::vector<int32_t> mask_;
   bool has_round_ = false;  // a round of the step is left

@@ -21,9 +21,10 @@ class Path {
     std::ranges::stable_sort(by_uses_, [this](int32_t a, int32_t b) { return Uses(a) > Uses(b); });
   }
 
-  std::vector<int32_t> Places() {
+  absl::StatusOr<std::vector<int32_t>> Places(const std::function<bool()>& ends) {
     int32_t last = kNone;
     for (int32_t place = 0; place < std::ssize(places_); ++place) {
+      if (ends()) return absl::CancelledError("interrupted");
       last = Friend(last);
       if (last == kNone) last = MostActive();
       places_[static_cast<size_t>(last)] = place;
@@ -71,10 +72,10 @@ class Path {
 
 }  // namespace
 
-absl::StatusOr<std::vector<int32_t>> PathPlaces(Masks masks, int32_t neurons) {
+absl::StatusOr<std::vector<int32_t>> PathPlaces(Masks masks, int32_t neurons, const std::function<bool()>& ends) {
   if (neurons < 1 || neurons > kMostRouteUnits) return Invalid("path of neurons: ", neurons, " neurons, need 1 to ", kMostRouteUnits);
   for (const std::vector<int32_t>& mask : masks) LIME_RETURN_IF_ERROR(CheckAscending(mask, neurons));
-  return Path(masks, neurons).Places();
+  return Path(masks, neurons).Places(ends);
 }
 
 }  // namespace lime

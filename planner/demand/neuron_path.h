@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "planner/base/status.h"
@@ -21,7 +22,9 @@ namespace lime {
 // By neuron: its place, each from 0 to neurons - 1 once. Among equals, the lower neuron comes first; if
 // no neuron is left that was active together with the last one, the most active one follows. The time
 // is in proportion to the sum of the squares of the masks' sizes. InvalidArgument for masks that are
-// not of the layer, or another number of neurons than 1 to kMostRouteUnits.
-absl::StatusOr<std::vector<int32_t>> PathPlaces(Masks masks, int32_t neurons);
+// not of the layer, or another number of neurons than 1 to kMostRouteUnits. `ends` is asked for every
+// neuron; once it is true, Cancelled.
+absl::StatusOr<std::vector<int32_t>> PathPlaces(
+    Masks masks, int32_t neurons, const std::function<bool()>& ends = [] { return false; });
 
 }  // namespace lime

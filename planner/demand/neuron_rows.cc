@@ -25,18 +25,34 @@ HitCurve HitsOf(const LayerCalibration& layer, int64_t batch) {
 
 std::vector<LayerDemand> DemandsOf(std::span<const SparseLayer> layers, int64_t batch, bool whole_steps) {
   std::vector<LayerDemand> demands;
+  double longest = 0;  // time to read a neuron, of a byte of its row
+  for (const SparseLayer& layer : layers) longest = std::max(longest, layer.read_ms / static_cast<double>(layer.row_bytes));
   for (const SparseLayer& layer : layers) {
     const double uses = ActiveShare(*layer.calibration, batch) * layer.calibration->neurons;
     const int32_t least = whole_steps ? std::max(1, static_cast<int32_t>(std::ceil(uses))) : 1;
-    demands.push_back({.hits = HitsOf(*layer.calibration, batch), .unit_bytes = layer.row_bytes, .uses = uses, .least = least});
+    demands.push_back({.hits = HitsOf(*layer.calibration, batch),
+                       .unit_bytes = layer.row_bytes,
+                       .uses = uses * (layer.read_ms / static_cast<double>(layer.row_bytes) / longest),
+                       .least = least});
   }
   return demands;
+}
+
+absl::Status CheckLayers(std::span<const SparseLayer> layers) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const double ms = layers[i].read_ms;
+    if (layers[i].row_bytes >= 1 && ms > 0 && std::isfinite(ms)) continue;
+    return Invalid("neuron rows: a neuron of layer ", i, " has ", layers[i].row_bytes, " bytes and is read in ", ms,
+                   " ms, both must be positive");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<int64_t>> DivideNeuronRows(std::span<const SparseLayer> layers, int64_t batch, Bytes budget) {
   if (batch < 1) return Invalid("neuron rows: a batch of ", batch, " sequences, need at least 1");
+  LIME_RETURN_IF_ERROR(CheckLayers(layers));
   absl::StatusOr<std::vector<int32_t>> rows = DividePlaces(DemandsOf(layers, batch, /*whole_steps=*/true), budget);
   if (absl::IsResourceExhausted(rows.status())) rows = DividePlaces(DemandsOf(layers, batch, /*whole_steps=*/false), budget);
   LIME_RETURN_IF_ERROR(rows.status());

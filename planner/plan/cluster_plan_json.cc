@@ -119,12 +119,19 @@ static void List(JsonList& f, PlanPart& part) {
   f.Flag("streamed", part.streamed, kSparse);
   f.Number("places", part.places, 0, kMaxInt, kSparse);
   f.Number("window_masks", part.window_masks, 0, kMaxWindowMasks, kSparse);
+  f.Number("decider_bits", part.decider_bits, 0, kMaxInt32, kSparse);
+  f.Number("decider_directions", part.decider_directions, 0, kMaxInt32, kSparse);
+  f.Number("predictor_rank", part.predictor_rank, 0, kMaxInt32, kSparse);
   f.Number("unit_bytes", part.unit_bytes, 0, kMaxInt, kSparse);
   if (f.reads() || part.hosted()) f.Number("host", part.host, -1, kMaxPlanDevices, kOptional);
   f.Number("demand_ms", part.demand_ms, 0, kHigh, kSparse);
   f.Number("prefill_demand_ms", part.prefill_demand_ms, 0, kHigh, kSparse);
   f.Number("hit_share", part.hit_share, 0, 1, kSparse);
   f.Number("chosen_units", part.chosen_units, 0, static_cast<double>(kMaxNeurons), kSparse);
+  f.Number("active_units", part.active_units, 0, static_cast<double>(kMaxNeurons), kSparse);
+  f.Number("demand_reads", part.demand_reads, 0, static_cast<double>(kMaxNeurons), kSparse);
+  f.Number("demand_bytes", part.demand_bytes, 0, kHigh, kSparse);
+  f.Number("demand_io_ms", part.demand_io_ms, 0, kHigh, kSparse);
   f.Named("policy", part.policy, kUnitPolicyNames, kSparse);
   f.Number("ahead_places", part.ahead_places, 0, static_cast<int32_t>(kMaxAheadPlaces), kSparse);
   f.Number("decode_ms", part.decode_ms, 0, kHigh);
@@ -206,6 +213,7 @@ static void List(JsonList& f, Plan& plan) {
   f.Object("prefill", plan.prefill, kOptional);
   f.Number("logit_rows", plan.logit_rows, 0, kMaxInt32, kSparse);
   f.Number("state_snapshots", plan.state_snapshots, 0, kMaxInt32, kSparse);
+  f.Text("predictor", plan.predictor, kSparse);
   f.Number("kept_positions", plan.retained_positions, 0, kMaxInt, kSparse);
   f.Each("devices", plan.devices, kMaxPlanDevices);
   f.Each("stages", plan.stages, kMaxPlanBlocks, kRequired, plan);

@@ -9,11 +9,14 @@
 #include "planner/plan/plan_checks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
+#include "planner/plan/predictor_parts.h"
 #include "planner/plan/program.h"
 #include "planner/plan/sparse_parts.h"
 
 namespace lime {
 namespace {
+
+constexpr double kMostDemandBytes = 1e15;  // of a part
 
 absl::Status CheckName(FieldName field, const std::string& name) {
   if (name.size() <= kMaxPlanName) return absl::OkStatus();
@@ -121,6 +124,17 @@ absl::Status CheckOnDemand(const Plan& plan, int p, const std::string& name) {
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".prefill_demand_ms"}, part.prefill_demand_ms));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".hit_share"}, part.hit_share));
   LIME_RETURN_IF_ERROR(CheckNumber({name, ".chosen_units"}, part.chosen_units));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".demand_reads"}, part.demand_reads));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".demand_bytes"}, part.demand_bytes));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".demand_io_ms"}, part.demand_io_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber({name, ".active_units"}, part.active_units));
+  if (!part.sparse() && (part.decider_bits != 0 || part.decider_directions != 0))
+    return Invalid("plan: ", name, " has decider_bits or decider_directions, but is not sparse");
+  if (!part.certified() && (part.decider_directions != 0 || part.active_units > 0))
+    return Invalid("plan: ", name, " has decider_directions or active_units, but no decider_bits");
+  const bool has_reads = part.demand_reads > 0 || part.demand_bytes > 0 || part.demand_io_ms > 0;
+  if (has_reads && !part.sparse()) return Invalid("plan: ", name, " has demand_reads, demand_bytes or demand_io_ms, but is not sparse");
+  if (part.demand_bytes > kMostDemandBytes) return Invalid("plan: ", name, ".demand_bytes = ", part.demand_bytes, " is too large");
   if (part.hit_share > 1) return Invalid("plan: ", name, ".hit_share = ", part.hit_share, " is more than 1");
   if (!part.on_demand() && part.policy != UnitPolicy::kLru)
     return Invalid("plan: ", name, ".policy is ", std::string(kUnitPolicyNames.Of(part.policy)), ", but the part is not on demand");
@@ -215,6 +229,7 @@ absl::Status CheckPart(const Plan& plan, int p) {
   if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p, name));
   LIME_RETURN_IF_ERROR(CheckInt({name, ".bytes"}, part.bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckOnDemand(plan, p, name));
+  LIME_RETURN_IF_ERROR(CheckPredictor(plan, p, name));
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kept_bytes"}, part.pinned_bytes, 0, kMaxPartBytes));
   const int64_t most_pages = HasKv(part.block.kind) ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt({name, ".kv_pages"}, part.kv_pages, 0, most_pages));
@@ -412,6 +427,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
 
 absl::Status Plan::Validate() const {
   LIME_RETURN_IF_ERROR(CheckHead(*this));
+  if (!predictor.empty() && !IsPredictorHash(predictor)) return Invalid("plan: field \"predictor\" is not 16 hexadecimal digits");
   for (int p = 0; p < NumParts(); ++p) LIME_RETURN_IF_ERROR(CheckPart(*this, p));
   if (parts.back().block.kind != BlockKind::kHead)
     return Invalid("plan: the last part is of ", BlockName(parts.back().block), ", not of the head");

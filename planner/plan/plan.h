@@ -67,12 +67,26 @@ struct PlanPart {
   // piece by piece (planner/plan/sparse_parts.h), through memory that counts as activations. Memory
   // keeps the neurons of the last masks, at most so many. 0: not sparse.
   int32_t window_masks = 0;
+  // Sparse: a copy of the decider in so many bits, with so many directions (common/proven_zeros), decides
+  // which neurons are computed: those that it does not prove to be zero. The part then has all rows of the
+  // block, those of the decider too, and is its only part. 0: the decider itself decides.
+  int32_t decider_bits = 0;
+  int32_t decider_directions = 0;
+  // In the first part of an MLP block: the rank of the layer's predictor (Plan::predictor). 0: it has none.
+  int32_t predictor_rank = 0;
   // On demand: the expected time to read, for one micro-batch of a decode step and for one prompt
   // chunk, and the expected share of the chosen units that a decode step finds in memory.
   double demand_ms = 0;
   double prefill_demand_ms = 0;
   double hit_share = 0;
   double chosen_units = 0;  // on demand: expected number that one micro-batch of a decode step chooses
+  double active_units = 0;  // certified, with a calibration: expected number of these that are not zero
+  // Sparse, if a calibration says which neurons are active: the expected number, bytes and time of the
+  // reads of such a micro-batch, without other work of the disk. 0: nothing is known of zeros, so that
+  // all neurons count as chosen.
+  double demand_reads = 0;
+  double demand_bytes = 0;
+  double demand_io_ms = 0;
   // Time to compute this part for one micro-batch of a decode step. Attention is counted in the
   // parts with rows of its block. In the first KV part of a layer with a host: the time until the
   // host answers when the most KV is away, whether or not pieces come back. In a part with a host:
@@ -89,6 +103,11 @@ struct PlanPart {
   bool is_kv() const { return kv_end > 0; }
   bool on_demand() const { return places > 0; }
   bool sparse() const { return window_masks > 0; }
+  bool certified() const { return decider_bits > 0; }
+  // A predictor names its neurons. Like a certified part, it is the only one of its block.
+  bool predicted() const { return sparse() && predictor_rank > 0; }
+  // Its neurons are decided without rows of the decider, and come with them.
+  bool has_own_decider() const { return certified() || predicted(); }
   bool has_experts_on_demand() const { return on_demand() && !sparse(); }
   bool hosted() const { return host >= 0; }
   friend bool operator==(const PlanPart&, const PlanPart&) = default;
@@ -184,6 +203,9 @@ struct Plan {
   // position, so that a later sequence begins there (BatchRow::snapshot). 0 if the model keeps no
   // state, and no layer gives pages back.
   int32_t state_snapshots = 0;
+  // The hash of the predictor that names the neurons of each row (planner/plan/predictor_parts.h): results are
+  // those of the checkpoint and this predictor. Empty: none, and results are those of the checkpoint.
+  std::string predictor;
   // A streamed part stays until the last micro-batch of a step has used it. If false, every
   // micro-batch reads it again, as in a plain pipeline; for comparison.
   bool reads_once = true;
@@ -244,6 +266,7 @@ inline Bytes MovableBytes(const PlanPart& part) {
 }
 // The expected bytes that one micro-batch of a decode step reads on demand.
 inline double DemandBytes(const PlanPart& part) {
+  if (part.demand_reads > 0) return part.demand_bytes;
   return part.on_demand() ? part.chosen_units * (1 - part.hit_share) * static_cast<double>(part.unit_bytes) : 0;
 }
 // The expected time of the part in a decode step: its reads on demand, and its computation.

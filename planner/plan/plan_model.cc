@@ -28,15 +28,14 @@ std::vector<MatrixRows> MatricesOf(const BlockSpec& block) {
 absl::Status CheckNeurons(const Plan& plan, const ModelSpec& spec, const BlockSpec& block, int p) {
   if (!MakesZeros(spec.config.activation))
     return Invalid("plan: parts[", p, "] is sparse, but the MLPs of the model have no ReLU, so no neuron is ever zero");
-  const auto packed = std::ranges::find_if(block.tensors, [](const TensorSpec& tensor) {
-    return tensor.part == TensorPart::kScales || tensor.part == TensorPart::kPinnedScales;
-  });
-  if (packed != block.tensors.end())
-    return Invalid("plan: parts[", p, "] is sparse, but the weights of ", BlockName(block.id),
-                   " are packed; only dense weights have a sparse form");
-  const TensorRole decider = plan.parts[p - 1].rows.back().role;
+  if (const absl::Status format = CheckNeuronFormat(block, spec.config.hidden_size); !format.ok())
+    return Invalid("plan: parts[", p, "] is sparse, but ", format.message());
+  const bool certified = plan.parts[p].has_own_decider();
+  if (plan.parts[p].certified() && !MayHaveCopy(block))
+    return Invalid("plan: parts[", p, "] has decider_bits, but its weights are packed, and deciders of packed weights have no copy");
+  const TensorRole decider = certified ? plan.parts[p].rows.front().role : plan.parts[p - 1].rows.back().role;
   if (decider != DeciderRole(block)) return Invalid("plan: parts[", p, "] is sparse, but its neurons are decided by the rows of gate");
-  const Bytes bytes = NeuronBytes(block);
+  const Bytes bytes = NeuronBytes(block, certified);
   if (plan.parts[p].unit_bytes == bytes) return absl::OkStatus();
   return Invalid("plan: parts[", p, "].unit_bytes = ", plan.parts[p].unit_bytes, ", but a neuron needs ", bytes);
 }
@@ -67,6 +66,11 @@ absl::Status CheckBlock(const Plan& plan, const ModelSpec& spec, const BlockSpec
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
     if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, ", but its rows need ", bytes);
+    if (plan.parts[p].predictor_rank > 0 && !MakesZeros(spec.config.activation))
+      return Invalid("plan: parts[", p, "] has predictor_rank, but the MLPs of the model have no ReLU, so no neuron is ever zero");
+    if (plan.parts[p].predictor_rank > spec.config.hidden_size)
+      return Invalid("plan: parts[", p, "].predictor_rank = ", plan.parts[p].predictor_rank, " is more than the ", spec.config.hidden_size,
+                     " features of its input");
     if (plan.parts[p].sparse()) LIME_RETURN_IF_ERROR(CheckNeurons(plan, spec, block, p));
     if (plan.parts[p].has_experts_on_demand()) LIME_RETURN_IF_ERROR(CheckUnits(plan.parts[p], block, p));
     const Bytes pinned = p == begin || plan.parts[p].hosted() || block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0;

@@ -110,6 +110,8 @@ struct ComputeUnits {
 // Compute::part for the rows of the embedding.
 inline constexpr int32_t kEmbeddingPart = -1;
 
+// Computes a part; of a certified part on demand (PlanPart::certified), the proofs that say which of its
+// units are needed.
 struct Compute {
   int32_t stage = 0;
   int32_t microbatch = 0;

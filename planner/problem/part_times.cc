@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "planner/plan/model/unit_choice.h"
+#include "planner/problem/neuron_demand.h"
 #include "planner/problem/unit_demand.h"
 #include "planner/problem/unit_shares.h"
 
@@ -32,16 +33,16 @@ UnitCounts CountsOf(const ModelSpec& spec, const PlanPart& part) {
   return {.units = experts.count, .per_row = experts.per_token, .places = std::min(part.places, experts.count)};
 }
 
-double ReadUnitMs(const DeviceProfile& profile, Bytes bytes) {
-  const double rate = profile.DiskRate(kDiskRead, kDiskDepth);
+double ReadUnitMs(const DeviceProfile& profile, Bytes bytes, int64_t depth = kDiskDepth) {
+  const double rate = profile.DiskRate(kDiskRead, depth);
   if (rate <= 0) return kNoDiskMs;
   return static_cast<double>(bytes) / rate * 1000 + std::max(kPartLatencyMs, profile.DiskLatencyMs(4 * kKiB, 1));
 }
 
 // Of the neurons of a sparse part, for a micro-batch of a decode step.
 //
-// Reading: without curves of the model, nothing is known of its zeros. So every neuron counts as
-// active, and those in memory as any. That is the most that a step reads, in one burst.
+// Reading: without a calibration, nothing is known of zeros. So every neuron counts as active, and those
+// in memory as any. That is the most that a step reads, in one burst.
 UnitDemand DemandOfNeurons(const Plan& head, int p) {
   const auto neurons = static_cast<double>(NeuronsOf(head, p));
   return {.chosen = neurons, .hit_share = static_cast<double>(head.parts[p].places) / neurons};
@@ -53,33 +54,92 @@ double ReadNeuronMs(const DeviceProfile& profile, Bytes bytes) {
   return rate <= 0 ? kNoDiskMs : static_cast<double>(bytes) / rate * 1000;
 }
 
-// The reads of a sparse part that no computation hides: of neurons, or of all rows for a chunk.
-PartDemand SparseDemand(const DeviceProfile& profile, const Plan& head, int p, bool is_step, double comp_ms) {
+// Of the last chunk of a prompt, unless it is computed like decode steps.
+int64_t CopiedTokens(const PlanRequest& request) {
+  if (request.prompt_tokens <= request.sequences || request.chunks.empty()) return 0;
+  const int64_t chunk = request.chunks.back(), last = (request.prompt_tokens - 1) % chunk + 1;
+  return last > request.sequences ? last : 0;
+}
+
+// What a predictor computes, of what the whole block does.
+double PredictorWork(const ModelSpec& spec, const PlanPart& part) {
+  const auto hidden = static_cast<double>(spec.config.hidden_size),
+             neurons = static_cast<double>(spec.config.layer(part.block.layer).intermediate_size);
+  return part.predictor_rank * (hidden + neurons) / (LayoutOf(spec.block(part.block)).parts * hidden * neurons);
+}
+
+// What the calibration says of the copy that a certified part needs; null: nothing.
+const CopiedLayer* CopyOf(const PlanRequest& request, const PlanPart& part) {
+  const CopiedLayer* const copy = CopyOfLayer(*request.calibration, part.block.layer);
+  const bool same = copy != nullptr && copy->bits == part.decider_bits && copy->directions == part.decider_directions;
+  return same ? copy : nullptr;
+}
+
+// The same from a calibration.
+PartDemand CalibratedDemand(const ModelSpec& spec, const DeviceProfile& profile, const PlanRequest& request, const PlanPart& part, int p,
+                            int64_t rows, double comp_ms) {
+  const LayerCalibration& layer = *OfLayer(*request.calibration, part.block.layer);
+  const NeuronPlace place{.calibration = part.certified() ? &CopyOf(request, part)->unproven : &layer,
+                          .certified = part.has_own_decider(),
+                          .on_path = request.bundles_on_path,
+                          .rows = part.places,
+                          .masks = part.window_masks,
+                          .steps = request.new_tokens,
+                          .copied_tokens = CopiedTokens(request)};
+  const std::optional<BurstCost> burst = BurstCostOf(profile);
+  // Reading: a proof takes as long as the decider.
+  const NeuronTimes times{.decide_ms = part.certified()   ? comp_ms / LayoutOf(spec.block(part.block)).parts
+                                       : part.predicted() ? comp_ms * PredictorWork(spec, part)
+                                                          : 0,
+                          .dense_ms = comp_ms,
+                          .call_ms = profile.block_overhead_ms,
+                          .burst = burst.value_or(BurstCost{.bytes_per_ms = 1}),
+                          .sequential_bytes_per_ms = burst ? profile.DiskRate(kDiskRead, kNeuronReadDepth) / 1000 : 1};
+  const NeuronDemand demand = DemandOfNeurons(spec.block(part.block), place, rows, times);
+  return {.part = p,
+          .compute_ms = demand.compute_ms,
+          .read_ms = burst ? demand.wait_ms : kNoDiskMs,
+          .chosen_units = demand.active,
+          .active_units = ActiveShare(layer, rows) * layer.neurons,
+          .hit_share = demand.active > 0 ? std::clamp(1 - demand.loads / demand.active, 0.0, 1.0) : 1,
+          .reads = demand.reads,
+          .read_bytes = demand.bytes,
+          .io_ms = demand.io_ms};
+}
+
+// The reads of a sparse part that no computation hides: of neurons for a step of `rows` rows.
+PartDemand SparseStepDemand(const ModelSpec& spec, const DeviceProfile& profile, const PlanRequest& request, const Plan& head, int p,
+                            int64_t rows, double comp_ms) {
   const PlanPart& part = head.parts[p];
-  if (is_step) {
-    const UnitDemand demand = DemandOfNeurons(head, p);
-    const double neuron_ms = ReadNeuronMs(profile, part.unit_bytes);
-    const double read_ms = neuron_ms < kNoDiskMs ? UncoveredReadMs(demand, neuron_ms, comp_ms) : kNoDiskMs;
-    return {.part = p, .compute_ms = comp_ms, .read_ms = read_ms, .chosen_units = demand.chosen, .hit_share = demand.hit_share};
-  }
+  const bool known = request.calibration != nullptr && (!part.certified() || CopyOf(request, part) != nullptr);
+  if (known) return CalibratedDemand(spec, profile, request, part, p, rows, comp_ms);
+  const UnitDemand demand = DemandOfNeurons(head, p);
+  const double neuron_ms = ReadNeuronMs(profile, part.unit_bytes);
+  const double read_ms = neuron_ms < kNoDiskMs ? UncoveredReadMs(demand, neuron_ms, comp_ms) : kNoDiskMs;
+  return {.part = p, .compute_ms = comp_ms, .read_ms = read_ms, .chosen_units = demand.chosen, .hit_share = demand.hit_share};
+}
+
+// The same of all rows, for a chunk of a prompt.
+PartDemand SparseChunkDemand(const DeviceProfile& profile, const Plan& head, int p, double comp_ms) {
+  const PlanPart& part = head.parts[p];
   const auto pieces = static_cast<double>((part.bytes + kSparsePieceBytes - 1) / kSparsePieceBytes);
-  const double all_ms = ReadUnitMs(profile, part.bytes);
+  const double all_ms = ReadUnitMs(profile, part.bytes, kStreamsBesideNeurons);
   // The first piece is read before anything is computed.
   const double read_ms = all_ms < kNoDiskMs ? std::max(all_ms / pieces, all_ms - comp_ms * (1 - 1 / pieces)) : kNoDiskMs;
   return {.part = p, .compute_ms = comp_ms, .read_ms = read_ms};
 }
 
 // Of all parts on demand. Adds their reads to the times of the device.
-template <typename DemandOf>
-std::vector<PartDemand> AddDemand(const DeviceProfile& profile, const Plan& head, bool is_step, const DemandOf& demand_of,
-                                  std::vector<double>& comp_ms) {
+template <typename DemandOf, typename SparseDemandOf>
+std::vector<PartDemand> AddDemand(const DeviceProfile& profile, const Plan& head, const DemandOf& demand_of,
+                                  const SparseDemandOf& sparse_demand_of, std::vector<double>& comp_ms) {
   std::vector<PartDemand> demands;
   for (int p = 0; p < head.NumParts(); ++p) {
     const PlanPart& part = head.parts[p];
     if (!part.on_demand()) continue;
     if (part.sparse()) {
-      demands.push_back(SparseDemand(profile, head, p, is_step, comp_ms[p]));
-      comp_ms[p] += demands.back().read_ms;
+      demands.push_back(sparse_demand_of(p, comp_ms[p]));
+      comp_ms[p] = demands.back().compute_ms + demands.back().read_ms;
       continue;
     }
     const UnitDemand demand = demand_of(part);
@@ -127,13 +187,15 @@ std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& pro
 std::vector<PartDemand> AddStepDemand(const ModelSpec& spec, const DeviceProfile& profile, const PlanRequest& request, const Plan& head,
                                       int64_t rows, std::vector<double>& comp_ms) {
   const auto demand_of = [&](const PlanPart& part) { return DemandOfStep(CountsOf(spec, part), request.unit_hits, rows); };
-  return AddDemand(profile, head, /*is_step=*/true, demand_of, comp_ms);
+  const auto sparse = [&](int p, double ms) { return SparseStepDemand(spec, profile, request, head, p, rows, ms); };
+  return AddDemand(profile, head, demand_of, sparse, comp_ms);
 }
 
 std::vector<PartDemand> AddChunkDemand(const ModelSpec& spec, const DeviceProfile& profile, const Plan& head, int64_t rows,
                                        std::vector<double>& comp_ms) {
   const auto demand_of = [&](const PlanPart& part) { return DemandOfChunk(CountsOf(spec, part), rows); };
-  return AddDemand(profile, head, /*is_step=*/false, demand_of, comp_ms);
+  const auto sparse = [&](int p, double ms) { return SparseChunkDemand(profile, head, p, ms); };
+  return AddDemand(profile, head, demand_of, sparse, comp_ms);
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/predictor_parts.h"
 
 namespace lime {
 namespace {
@@ -72,11 +73,11 @@ int64_t LayerPages(const PlanRequest& request) {
   return request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
 }
 
-// All rows of the matrices behind the decider of a sparse MLP, in order of use.
-std::vector<MatrixRows> RowsBehindDecider(const BlockSpec& mlp) {
+// All rows of the matrices of a sparse MLP, with the decider or behind it, in order of use.
+std::vector<MatrixRows> RowsOfNeurons(const BlockSpec& mlp, bool with_decider) {
   std::vector<MatrixRows> rows;
   for (const TensorSpec& tensor : mlp.tensors) {
-    if (tensor.role == DeciderRole(mlp) || tensor.part != TensorPart::kWeight || IsPinned(tensor)) continue;
+    if ((!with_decider && tensor.role == DeciderRole(mlp)) || tensor.part != TensorPart::kWeight || IsPinned(tensor)) continue;
     rows.push_back({tensor.role, 0, tensor.info.shape[0]});
   }
   return rows;
@@ -87,11 +88,27 @@ int64_t NeuronRows(const PlanRequest& request, const BlockSpec& block) {
   return block.id.kind == BlockKind::kMlp && layer < request.neuron_rows.size() ? request.neuron_rows[layer] : 0;
 }
 
-// `before`: the last part of the decider.
-PlanPart Sparse(const PlanRequest& request, const BlockSpec& mlp, const PlanPart& before) {
-  PlanPart part{.block = mlp.id, .rows = RowsBehindDecider(mlp), .unit_bytes = NeuronBytes(mlp), .window_masks = request.window_masks};
+int32_t PredictorRank(const PlanRequest& request, const BlockSpec& block) {
+  const auto layer = static_cast<size_t>(block.id.layer);
+  return block.id.kind == BlockKind::kMlp && layer < request.predictor_ranks.size() ? request.predictor_ranks[layer] : 0;
+}
+
+// The neurons of a sparse MLP are decided without rows of the decider, and bring them.
+bool HasOwnDecider(const PlanRequest& request, const BlockSpec& mlp) {
+  return FormOf(request, mlp.id.layer).bits > 0 || PredictorRank(request, mlp) > 0;
+}
+
+PlanPart Sparse(const PlanRequest& request, const BlockSpec& mlp) {
+  const DeciderForm form = FormOf(request, mlp.id.layer);
+  const bool certified = HasOwnDecider(request, mlp);
+  PlanPart part{.block = mlp.id,
+                .rows = RowsOfNeurons(mlp, certified),
+                .unit_bytes = NeuronBytes(mlp, certified),
+                .window_masks = request.window_masks,
+                .decider_bits = form.bits,
+                .decider_directions = form.directions};
   part.bytes = PartBytes(mlp, part.rows);
-  part.places = std::min(NeuronRows(request, mlp), before.rows.back().end);
+  part.places = std::min(NeuronRows(request, mlp), mlp.tensors[*mlp.Find(DeciderRole(mlp), TensorPart::kWeight)].info.shape[0]);
   return part;
 }
 
@@ -111,9 +128,12 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
   std::vector<MatrixRows> experts;
   if (request.unit_places > 0 && block.id.kind == BlockKind::kExperts) experts = RowsOfExperts(block);
   const bool sparse = NeuronRows(request, block) > 0;
+  const bool certified = sparse && HasOwnDecider(request, block);
   // What is not on demand.
-  const BlockSpec rest = Only(
-      block, [&](const TensorSpec& tensor) { return sparse ? tensor.role == DeciderRole(block) : experts.empty() || tensor.expert < 0; });
+  const BlockSpec rest = Only(block, [&](const TensorSpec& tensor) {
+    if (sparse) return !certified && tensor.role == DeciderRole(block);
+    return experts.empty() || tensor.expert < 0;
+  });
   for (std::vector<MatrixRows>& rows : CutIntoRows(rest, request, spec.config.vocab_size)) {
     const Bytes bytes = PartBytes(block, rows);
     parts.push_back({.block = block.id,
@@ -122,9 +142,10 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
                      .pinned_bytes = block.id.kind == BlockKind::kHead ? PinnedBytes(block) : 0});
   }
   if (!experts.empty()) parts.push_back(OnDemand(request, block, std::move(experts)));
-  if (sparse) parts.push_back(Sparse(request, block, parts.back()));
+  if (sparse) parts.push_back(Sparse(request, block));
   if (parts.size() == first) return;
   parts[first].pinned_bytes = PinnedBytes(block);
+  parts[first].predictor_rank = PredictorRank(request, block);
   if (HasKv(block.id.kind)) {
     PlanPart& part = parts[first];
     part.window = WindowFor(spec, request, block.id.layer);
@@ -140,6 +161,20 @@ void AddBlock(const ModelSpec& spec, const PlanRequest& request, const BlockSpec
 
 }  // namespace
 
+DeciderForm FormOf(const PlanRequest& request, int32_t layer) {
+  const auto at = static_cast<size_t>(layer);
+  return at < request.deciders.size() ? request.deciders[at] : DeciderForm();
+}
+
+int64_t CopiedDirections(const PlanRequest& request) {
+  int64_t most = -1;
+  for (size_t layer = 0; layer < request.neuron_rows.size(); ++layer) {
+    const DeciderForm form = FormOf(request, static_cast<int32_t>(layer));
+    if (request.neuron_rows[layer] > 0 && form.bits > 0) most = std::max<int64_t>(most, form.directions);
+  }
+  return most;
+}
+
 std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
   std::vector<PlanPart> parts;
   for (const BlockSpec& block : spec.blocks) {
@@ -149,11 +184,20 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
 }
 
 Bytes SparseMemory(const ModelSpec& spec, const PlanRequest& request) {
-  if (request.neuron_rows.empty()) return 0;
+  if (request.neuron_rows.empty() && request.predictor.empty()) return 0;
   const Plan plan{.parts = MakeParts(spec, request)};
   std::vector<int> all(plan.parts.size());
   std::iota(all.begin(), all.end(), 0);
-  return SparseMemory(spec, plan, all);
+  return SparseMemory(spec, plan, all) + PredictorMemory(spec, plan, all);
+}
+
+Bytes SharedSparseMemory(const ModelSpec& spec, const PlanRequest& request) {
+  const Plan plan{.parts = MakeParts(spec, request)};
+  Bytes largest = 0;
+  for (const PlanPart& part : plan.parts) {
+    if (part.sparse()) largest = std::max(largest, LargestPiece(spec.block(part.block), part));
+  }
+  return kSparsePieces * largest;
 }
 
 }  // namespace lime

@@ -17,7 +17,14 @@ namespace lime {
 // the parts of its decider, and one sparse part with its other matrices.
 std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request);
 
-// SparseMemory of a device with all layers.  REQUIRES: MakePlanProblem accepts neuron_rows
+// SparseMemory and PredictorMemory of a device with all layers.  REQUIRES: MakePlanProblem accepts neuron_rows
 Bytes SparseMemory(const ModelSpec& spec, const PlanRequest& request);
+// Of it, what is not of one part (PlanRequest::counts_beside_neurons): places for pieces.
+Bytes SharedSparseMemory(const ModelSpec& spec, const PlanRequest& request);
+
+// What decides in the layer if its MLP is sparse. CopiedDirections: of the largest copy of all sparse MLPs; -1:
+// there is none.
+DeciderForm FormOf(const PlanRequest& request, int32_t layer);
+int64_t CopiedDirections(const PlanRequest& request);
 
 }  // namespace lime

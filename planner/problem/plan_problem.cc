@@ -14,6 +14,7 @@
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan/plan_rows.h"
+#include "planner/plan/predictor_parts.h"
 #include "planner/problem/part_times.h"
 #include "planner/problem/plan_parts.h"
 #include "planner/problem/unit_demand.h"
@@ -67,6 +68,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
     LIME_RETURN_IF_ERROR(CheckInt("units of a share", share.units, 0, kMaxUnits));
     LIME_RETURN_IF_ERROR(CheckInt("places of a share", share.places, share.units > 0 ? 1 : 0, share.units));
   }
+  LIME_RETURN_IF_ERROR(CheckInt("new_tokens", request.new_tokens, 0, std::numeric_limits<int64_t>::max()));
   LIME_RETURN_IF_ERROR(CheckInt("window_masks", request.window_masks, 1, kMaxWindowMasks));
   for (const int64_t rows : request.neuron_rows) LIME_RETURN_IF_ERROR(CheckInt("neuron_rows", rows, 0, kMaxNeurons));
   const bool sparse = std::ranges::any_of(request.neuron_rows, [](int64_t rows) { return rows > 0; });
@@ -90,6 +92,17 @@ absl::Status CheckShares(const ModelSpec& spec, std::span<const ClusterDevice> d
   return units == all ? absl::OkStatus() : Invalid("planning: the shares have ", units, " experts, but a layer has ", all);
 }
 
+absl::Status CheckCalibrated(const ModelSpec& spec, const PlanRequest& request, int32_t layer) {
+  if (request.calibration == nullptr) return absl::OkStatus();
+  const LayerCalibration* const known = OfLayer(*request.calibration, layer);
+  if (known == nullptr || known->batches.empty())
+    return Invalid("planning: the calibration says nothing of layer ", layer, ", whose MLP is to be sparse; run `lime calibrate` again");
+  const int64_t neurons = spec.config.layer(layer).intermediate_size;
+  if (known->neurons == neurons) return absl::OkStatus();
+  return Invalid("planning: layer ", layer, " has ", neurons, " neurons, but ", known->neurons,
+                 " in the calibration, which is of another model; run `lime calibrate` again");
+}
+
 absl::Status CheckNeuronRows(const ModelSpec& spec, const PlanRequest& request) {
   for (int64_t layer = 0; layer < std::ssize(request.neuron_rows); ++layer) {
     if (request.neuron_rows[static_cast<size_t>(layer)] == 0) continue;
@@ -99,6 +112,9 @@ absl::Status CheckNeuronRows(const ModelSpec& spec, const PlanRequest& request) 
       return Invalid("planning: the layers of the model have inputs of their own, with which no MLP can be sparse");
     if (MlpBlockOf(spec.config, static_cast<int32_t>(layer)).kind != BlockKind::kMlp)
       return Invalid("planning: layer ", layer, " has experts, so its MLP cannot be sparse");
+    LIME_RETURN_IF_ERROR(CheckCalibrated(spec, request, static_cast<int32_t>(layer)));
+    if (FormOf(request, static_cast<int32_t>(layer)).bits > 0 && !MayHaveCopy(spec.block({BlockKind::kMlp, static_cast<int32_t>(layer)})))
+      return Invalid("planning: the weights of layer ", layer, " are packed, and deciders of packed weights have no copy");
   }
   return absl::OkStatus();
 }
@@ -158,15 +174,21 @@ std::vector<int32_t> Batches(const PlanRequest& request) {
   return batches;
 }
 
-Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes, bool divided) {
+// `beside`: of a sparse part.
+Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes, Bytes beside, bool divided) {
   // Consecutive blocks of one kind and layer are parts of one block. The head has no neighbour of
   // its kind.
-  const Bytes places = part.on_demand() && !divided ? MemoryOf(part) : 0;  // else a device has its own of all layers
+  const Bytes places = beside + (part.on_demand() && !divided ? MemoryOf(part) : 0);  // else a device has its own of all layers
   return {.kind = InstanceKind(part.block.kind),
           .layer = part.block.layer,
           .mb = Mb(MovableBytes(part)),
           .kv_mb = Mb(part.pinned_bytes + places + part.kv_pages * page_bytes + part.state_bytes),
           .state_mb = Mb(places + part.state_bytes)};
+}
+
+// Whether a plan has sparse parts decides how much streaming may have under way.
+int64_t StreamingDepth(const Plan& head) {
+  return HasSparseParts(head) ? kStreamsBesideNeurons : kDiskDepth;
 }
 
 // Subtracts the pages that layers share in turn, even if the device gets no layer, and `units`: for
@@ -175,7 +197,7 @@ Instance::Device ToDevice(const ClusterDevice& device, const Plan& head, Bytes u
   const Bytes mem = device.budget - device.runtime - device.activations - device.margin - PagesInTurn(head) * head.page_bytes - units;
   return {.name = device.name,
           .mem_mb = mem > 0 ? (static_cast<double>(mem) - 0.5) / 1e6 : 0,
-          .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, kDiskDepth) / 1e9,
+          .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, StreamingDepth(head)) / 1e9,
           .disk_lat_ms = kPartLatencyMs};
 }
 
@@ -199,8 +221,16 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
                             .memory = {.runtime = device.runtime, .activations = device.activations, .margin = device.margin}});
   }
   head.parts = MakeParts(spec, request);
+  head.predictor = request.predictor;
   if (MayKeepSnapshots(head)) head.state_snapshots = request.state_snapshots;
   return head;
+}
+
+// By part: what it needs besides neurons.
+std::vector<Bytes> BesideParts(const ModelSpec& spec, const Plan& head) {
+  std::vector<Bytes> beside;
+  for (int p = 0; p < head.NumParts(); ++p) beside.push_back(BesideNeurons(spec, head, p) + PredictorMemory(spec, head, {&p, 1}));
+  return beside;
 }
 
 FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request,
@@ -356,6 +386,8 @@ absl::Status AddDecodeDemand(const PlanProblem& problem, const Stage& stage, Pla
     PlanPart& part = plan.parts[demand.part];
     part.decode_ms = demand.compute_ms, part.demand_ms = demand.read_ms;
     part.chosen_units = demand.chosen_units, part.hit_share = demand.hit_share;
+    part.active_units = part.certified() ? demand.active_units : 0;
+    part.demand_reads = demand.reads, part.demand_bytes = demand.read_bytes, part.demand_io_ms = demand.io_ms;
   }
   return absl::OkStatus();
 }
@@ -397,7 +429,11 @@ void FitWindows(Plan& plan) {
 // The ring gets the remaining memory, up to six sweeps of the streamed parts; more would not allow
 // earlier reads. The rest is margin. An unused device may be too small for its own runtime; then
 // all its memory counts as runtime.
-void DivideMemory(Plan& plan) {
+void DivideMemory(std::span<const Bytes> beside, Plan& plan) {
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi && !beside.empty(); ++p)
+      plan.devices[stage.device].memory.activations += beside[static_cast<size_t>(p)];
+  }
   const std::vector<PlanNeed> needs = NeedsOf(plan);
   std::vector<Bytes> sweep(plan.devices.size(), 0);
   std::vector<bool> used(plan.devices.size(), false);
@@ -430,8 +466,11 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   PlanProblem problem{.head = MakeHead(spec, devices, request)};
   LIME_RETURN_IF_ERROR(CheckInt("parts", problem.head.NumParts(), 1, kMaxPlanBlocks));
   Instance& instance = problem.instance;
-  for (const PlanPart& part : problem.head.parts)
-    instance.blocks.push_back(ToBlock(part, problem.head.page_bytes, !request.unit_shares.empty()));
+  if (request.counts_beside_neurons) problem.beside = BesideParts(spec, problem.head);
+  for (size_t p = 0; p < problem.head.parts.size(); ++p) {
+    const Bytes beside = problem.beside.empty() ? 0 : problem.beside[p];
+    instance.blocks.push_back(ToBlock(problem.head.parts[p], problem.head.page_bytes, beside, !request.unit_shares.empty()));
+  }
   instance.blocks.front().kv_mb += Mb(problem.head.embedding_pinned_bytes);
   instance.embed_mb = Mb(problem.head.embedding_bytes);
   problem.tied_embedding = spec.config.tie_embeddings && request.embedding_with_head;
@@ -547,7 +586,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& chos
   LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, stages, plan));
   FitWindows(plan);
   if (!problem.divided.empty()) LIME_RETURN_IF_ERROR(AddHosts(problem, plan));
-  DivideMemory(plan);
+  DivideMemory(problem.beside, plan);
   LIME_RETURN_IF_ERROR(plan.Validate());
   return plan;
 }

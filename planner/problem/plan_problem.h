@@ -11,12 +11,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "planner/base/status.h"
+#include "planner/demand/calibration.h"
 #include "planner/demand/unit_policy.h"
 #include "planner/evaluation/first_token.h"
 #include "planner/plan/device/device_profile.h"
@@ -95,7 +97,23 @@ struct PlanRequest {
   // layers that it does not name: the MLP is resident or streams like others. Only layers that have
   // bundles and no experts may have any. With it, all KV is reserved and kept.
   std::vector<int64_t> neuron_rows;
+  // By layer, what decides in its sparse MLP; those that it does not name have no copy.
+  std::vector<DeciderForm> deciders;
   int32_t window_masks = kUsualWindowMasks;
+  // What a text activates of sparse MLPs. It has every layer that neuron_rows names. Null: nothing is
+  // known of zeros, so every neuron counts as active, and those in memory as any. So it is in layers with
+  // copies of which the calibration says nothing.
+  std::shared_ptr<const Calibration> calibration;
+  bool bundles_on_path = true;  // bundles lie on the path of the calibration; else by number
+  // BesideNeurons and PredictorMemory of a part are memory of the device that has it. False:
+  // ClusterDevice::activations has them, of all layers.
+  bool counts_beside_neurons = false;
+  // Decode steps of a run that begins without neurons in memory, for predictions of sparse MLPs. 0: so many
+  // that its beginning does not matter.
+  int64_t new_tokens = 0;
+  // Plan::predictor; and by layer, the rank of its predictor, 0 in layers that it does not name.
+  std::string predictor;
+  std::vector<int32_t> predictor_ranks;
   // The policy to which unit_hits belongs, for each number of places, from 1; the last one also for
   // more places. Empty: LRU. Plans name it (PlanPart::policy).
   std::vector<UnitPolicy> unit_policies;
@@ -107,7 +125,10 @@ struct PartDemand {
   double compute_ms = 0;
   double read_ms = 0;  // that no computation hides
   double chosen_units = 0;
+  double active_units = 0;  // PlanPart::active_units
   double hit_share = 0;
+  // Of a sparse part, with PlanRequest::calibration: the reads in all.
+  double reads = 0, read_bytes = 0, io_ms = 0;
   // With PlanRequest::unit_shares: the numbers above are of the device's own experts, and this is
   // the expected time until those of all devices are computed if the layer is on this device.
   double all_ms = 0;
@@ -128,6 +149,7 @@ struct PlanProblem {
   // By device and batch: decode times without computing KV again. Empty if all KV stays.
   std::vector<std::map<int32_t, std::vector<double>>> retained_ms;
   std::vector<DeviceDemand> demand;  // by device; empty without parts on demand
+  std::vector<Bytes> beside;         // by part, with PlanRequest::counts_beside_neurons; MakePlan counts it as activations
   // With PlanRequest::unit_shares: the parts that a part on demand becomes, by part and by the
   // device of its stage (planner/problem/unit_shares.h).
   std::map<int32_t, std::vector<std::vector<PlanPart>>> divided;

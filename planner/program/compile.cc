@@ -134,6 +134,7 @@ class Compiler {
     if (part.on_demand()) {
       for (int next = p + 1; next < plan_.NumParts() && plan_.parts[next].hosted(); ++next)
         Add(d, AskHost{j, m, next, plan_.parts[next].host});
+      if (part.has_own_decider()) Add(d, Compute{j, m, p, RowsOf(m), 0});
       Add(d, AskUnits{j, m, p});
       return Add(d, ComputeUnits{j, m, p, RowsOf(m)});
     }

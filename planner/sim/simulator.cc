@@ -183,9 +183,14 @@ class Simulation {
     std::visit([&](const auto& typed) { Carry(devices_[d], typed); }, action);
   }
 
-  void Carry(Device& device, const ProgramRunner::StartCompute& start) { StartComputing(device, start, now_ + ComputeMs(start.what.part)); }
+  // Proofs count with the units that they leave to be computed.
+  void Carry(Device& device, const ProgramRunner::StartCompute& start) {
+    const int part = start.what.part;
+    const bool proves = part != kEmbeddingPart && plan_.parts[part].has_own_decider();
+    StartComputing(device, start, proves ? now_ : now_ + ComputeMs(part), /*units=*/0);
+  }
 
-  void StartComputing(Device& device, const ProgramRunner::StartCompute& start, double end_ms) {
+  void StartComputing(Device& device, const ProgramRunner::StartCompute& start, double end_ms, int32_t units) {
     device.computing = start;
     if (const int part = start.what.part; part != kEmbeddingPart && !device.resident[part] && device.loaded[part] == 0) {
       status_ = absl::InternalError(
@@ -199,9 +204,7 @@ class Simulation {
              .stage = start.what.stage,
              .microbatch = start.what.microbatch,
              .part = start.what.part});
-    const PlanPart* const part = start.what.part != kEmbeddingPart ? &plan_.parts[start.what.part] : nullptr;
-    const bool by_units = part != nullptr && part->on_demand() && !part->hosted();
-    After(end_ms, device.index, ProgramRunner::Computed{.units = by_units ? 1 : 0});
+    After(end_ms, device.index, ProgramRunner::Computed{.units = units});
   }
 
   void Carry(Device& device, const ProgramRunner::StartLoad& start) {
@@ -287,7 +290,7 @@ class Simulation {
   void Carry(Device& device, const ProgramRunner::StartComputeUnits& start) {
     const ComputeUnits& what = start.what;
     const double end_ms = device.asked_units_ms + (ComputeMs(what.part) + DemandMs(what.part));
-    StartComputing(device, {start.step, Compute{what.stage, what.microbatch, what.part, what.rows, 0}}, end_ms);
+    StartComputing(device, {start.step, Compute{what.stage, what.microbatch, what.part, what.rows, 0}}, end_ms, /*units=*/1);
   }
 
   void Carry(Device& device, const ProgramRunner::Waited& waited) {

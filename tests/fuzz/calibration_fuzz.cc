@@ -34,5 +34,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LIME_CHECK(again.ok()) << again.status().message();
   LIME_CHECK(*again == *calibration) << "written back otherwise";
   for (const LayerCalibration& layer : calibration->layers) CheckShares(layer);
+  for (const CopiedLayer& copy : calibration->copies) CheckShares(copy.unproven);
   return 0;
 }

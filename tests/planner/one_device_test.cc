@@ -94,7 +94,8 @@ TEST(OneDeviceTest, ATiedTableIsCountedOnce) {
 TEST(OneDeviceTest, MemoryAddsUpToTheBudgetWhateverIsAsked) {
   for (const ModelSpec& spec : {Model(/*tied=*/false), Model(/*tied=*/true), SmallHybrid()}) {
     const Bytes least = LeastBudget(spec), enough = EnoughForAll(spec);
-    for (const Placement placement : {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
+    for (const Placement placement :
+         {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved, Placement::kAttentionFirst}) {
       for (Bytes budget = least; budget < enough; budget += (enough - least) / 7) {
         const auto plan = PlanOneDevice(OneDeviceProblem(spec, budget), Request(placement));
         ASSERT_TRUE(plan.ok()) << plan.status();
@@ -174,7 +175,7 @@ TEST(OneDeviceTest, MoreMemoryIsNotSlowerAndAutoIsAsFastAsEveryPlacement) {
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_LE(plan->predicted.ms_per_step, before * 1.02) << FormatBytes(budget);
       before = std::min(before, plan->predicted.ms_per_step);
-      for (const Placement placement : {Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
+      for (const Placement placement : {Placement::kFirstN, Placement::kLastN, Placement::kInterleaved, Placement::kAttentionFirst}) {
         const auto other = PlanOneDevice(problem, Request(placement));
         ASSERT_TRUE(other.ok()) << other.status();
         EXPECT_LE(plan->predicted.ms_per_step, other->predicted.ms_per_step * 1.03) << static_cast<int>(placement);
@@ -214,6 +215,23 @@ TEST(OneDeviceTest, PlacementsAreWhatTheirNamesSay) {
   int changes = 0;
   for (size_t p = 1; p < spread.size(); ++p) changes += spread[p] != spread[p - 1] ? 1 : 0;
   EXPECT_GT(changes, 4);
+}
+
+// Half of the memory between everything streamed and everything resident has room for all attention
+// halves, and for some of the other blocks.
+TEST(OneDeviceTest, AttentionFirstStreamsNoAttentionBeforeAnyOtherBlock) {
+  for (const ModelSpec& spec : {Model(/*tied=*/false), SmallHybrid()}) {
+    const Bytes least = LeastBudget(spec), enough = EnoughForAll(spec);
+    for (Bytes budget = least; budget < enough; budget += (enough - least) / 9) {
+      const auto plan = PlanOneDevice(OneDeviceProblem(spec, budget), Request(Placement::kAttentionFirst));
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      std::vector<bool> attention, others;  // whether they stream
+      for (const PlanPart& part : plan->parts) (IsAttentionHalf(part.block.kind) ? attention : others).push_back(part.streamed);
+      EXPECT_TRUE(std::ranges::is_sorted(attention)) << "what stays comes first";
+      EXPECT_TRUE(std::ranges::is_sorted(others)) << "what stays comes first";
+      EXPECT_TRUE(!attention.back() || others.front()) << FormatBytes(budget);
+    }
+  }
 }
 
 TEST(OneDeviceTest, TheRingIsAsAskedFor) {

@@ -7,9 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
+#include "planner/demand/bundle_layout.h"
 #include "planner/one_device.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/predictor_parts.h"
 #include "planner/plan/sparse_parts.h"
 #include "planner/sim/simulator.h"
 #include "planner/unit_places.h"
@@ -18,6 +21,7 @@
 namespace lime {
 namespace {
 
+using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSparseLayers = 4, kSparseHidden = 1024, kSparseInner = 2816;
@@ -189,15 +193,161 @@ TEST(SparsePlanTest, WrongPartsAreRefusedByName) {
   EXPECT_THAT(std::string(valid->Validate(silu).message()), HasSubstr("have no ReLU"));
 }
 
-TEST(SparsePlanTest, PackedWeightsAreRefusedByName) {
-  std::string config = LlamaConfig(kSparseLayers, kSparseHidden, kSparseInner, /*vocab=*/4000);
-  config.insert(1, R"("quantization": {"bits": 4, "group_size": 64}, )");
-  ModelSpec spec = *DescribeModel(config, "packed");
-  spec.config.activation = Activation::kRelu;
-  const auto dense = SparsePlanWith(spec, 60 * kMiB, {}), sparse = SparsePlanWith(spec, 60 * kMiB, {300});
-  ASSERT_TRUE(dense.ok() && sparse.ok()) << dense.status() << sparse.status();
-  EXPECT_TRUE(dense->Validate(spec).ok()) << dense->Validate(spec);
-  EXPECT_THAT(std::string(sparse->Validate(spec).message()), HasSubstr("the weights of mlp 0 are packed"));
+// Layers 0 and 2 decide with copies.
+absl::StatusOr<Plan> CertifiedPlan(const ModelSpec& spec, Bytes budget, int64_t rows) {
+  const ClusterDevice device = Board("local", budget, 10e9, 1e9);
+  PlanRequest request = SparseRequest({rows, rows, rows, rows});
+  request.deciders = {{.bits = 6, .directions = 64}, {}, {.bits = 8, .directions = 32}};
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, {&device, 1}, request));
+  return PlanOneDevice(problem, {.rows = 512 * kKiB, .streaming_margin = 256 * kKiB});
+}
+
+TEST(SparsePlanTest, ACertifiedMlpIsOnePartWithWholeRecordsAndACopy) {
+  const ModelSpec spec = SparseModel();
+  const auto plan = CertifiedPlan(spec, 90 * kMiB, 300);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
+  for (const int32_t layer : {0, 2}) {
+    const std::vector<PlanPart> parts = PartsOfMlp(*plan, layer);
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_TRUE(parts[0].certified());
+    EXPECT_EQ(parts[0].rows,
+              (std::vector<MatrixRows>{
+                  {TensorRole::kGate, 0, kSparseInner}, {TensorRole::kUp, 0, kSparseInner}, {TensorRole::kDown, 0, kSparseHidden}}));
+    EXPECT_EQ(parts[0].unit_bytes, LayoutOf(/*gated=*/true, 2 * kSparseHidden)->SlotBytes(0));
+    EXPECT_GT(parts[0].pinned_bytes, 0) << "the norm";
+    EXPECT_EQ(NeuronsOf(*plan, PartsOf(*plan, {BlockKind::kMlp, layer}).first), kSparseInner);
+  }
+  EXPECT_FALSE(PartsOfMlp(*plan, 1).back().certified());
+  EXPECT_EQ(CopiedDirections(*plan, 0), 64);
+  const BlockSpec& mlp = spec.block({BlockKind::kMlp, 0});
+  EXPECT_EQ(CopyMemory(mlp, 6, 64), kSparseInner * (kSparseHidden * 6 / 8 + 36 + 64) + kSparseHidden * (4 + 2 * 64));
+  EXPECT_EQ(SparseMemory(spec, *plan, std::vector<int>{PartsOf(*plan, {BlockKind::kMlp, 0}).first}) - CopyMemory(mlp, 6, 64),
+            2 * LargestPiece(mlp, PartsOfMlp(*plan, 0)[0]) + 96 * kSparseInner);
+  const auto decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);
+  ASSERT_TRUE(decode.ok() && prefill.ok()) << decode.status() << prefill.status();
+  EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step);
+  EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms);
+  const auto read = ParsePlan(ToJsonText(*plan), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *plan);
+}
+
+TEST(SparsePlanTest, WrongCertifiedPartsAreRefusedByName) {
+  const ModelSpec spec = SparseModel();
+  const auto valid = CertifiedPlan(spec, 90 * kMiB, 300);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  const auto error = [&](int32_t layer, const auto& change) {
+    Plan plan = *valid;
+    change(plan.parts[PartsOf(plan, {BlockKind::kMlp, layer}).second - 1]);
+    return std::string(plan.Validate(spec).message());
+  };
+  EXPECT_EQ(error(0, [](PlanPart&) {}), "");
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.decider_bits = 3; }), HasSubstr(".decider_bits\" = 3 is outside 4 to 8"));
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.decider_bits = 9; }), HasSubstr(".decider_bits\" = 9"));
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.decider_directions = 0; }), HasSubstr(".decider_directions\" = 0 is outside 1 to 4096"));
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.decider_bits = 0; }),
+              HasSubstr("has decider_directions or active_units, but no decider_bits"));
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.decider_bits = part.decider_directions = 0; }), HasSubstr("no part before it decides"));
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.unit_bytes -= 4096; }), HasSubstr("the bytes of its parts that stay"));
+  EXPECT_THAT(error(0, [](PlanPart& part) { part.places = part.window_masks = 0; }), HasSubstr("but is not sparse"));
+  EXPECT_THAT(error(1, [](PlanPart& part) { part.decider_bits = 8, part.decider_directions = 8; }),
+              HasSubstr("is not the only part of mlp 1"));
+  // Rows of one matrix may be named in pieces.
+  Plan pieces = *valid;
+  const int first = PartsOf(pieces, {BlockKind::kMlp, 0}).first;
+  std::vector<MatrixRows>& rows = pieces.parts[first].rows;
+  rows.front().end = 64;
+  rows.insert(rows.begin() + 1, {TensorRole::kGate, 64, kSparseInner});
+  EXPECT_TRUE(pieces.Validate().ok()) << pieces.Validate();
+  EXPECT_EQ(NeuronsOf(pieces, first), kSparseInner);
+  const json plan = json::parse(ToJsonText(*valid));
+  for (const json& part : plan["parts"]) EXPECT_EQ(part.contains("decider_bits"), part.contains("decider_directions"));
+}
+
+// All layers have predictors, and layers 0 and 2 are sparse.
+absl::StatusOr<Plan> PredictedPlan(const ModelSpec& spec, Bytes budget) {
+  const ClusterDevice device = Board("local", budget, 10e9, 1e9);
+  PlanRequest request = SparseRequest({300, 0, 300, 0});
+  request.predictor = "0123456789abcdef", request.predictor_ranks = {32, 16, 64, 8};
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, {&device, 1}, request));
+  return PlanOneDevice(problem, {.rows = 512 * kKiB, .streaming_margin = 256 * kKiB});
+}
+
+TEST(SparsePlanTest, APredictedMlpIsOnePartWithWholeRecords) {
+  const ModelSpec spec = SparseModel();
+  const auto plan = PredictedPlan(spec, 90 * kMiB);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec);
+  EXPECT_EQ(plan->predictor, "0123456789abcdef");
+  for (const int32_t layer : {0, 1, 2, 3}) {
+    const std::vector<PlanPart> parts = PartsOfMlp(*plan, layer);
+    EXPECT_EQ(parts[0].predictor_rank, (std::vector<int>{32, 16, 64, 8})[static_cast<size_t>(layer)]);
+    EXPECT_EQ(parts[0].predicted(), layer % 2 == 0) << "the others use their predictors with whole matrices";
+    if (!parts[0].predicted()) continue;
+    EXPECT_EQ(parts.size(), 1u);
+    EXPECT_EQ(parts[0].rows.front().role, TensorRole::kGate);
+    EXPECT_EQ(parts[0].unit_bytes, LayoutOf(/*gated=*/true, 2 * kSparseHidden)->SlotBytes(0));
+  }
+  EXPECT_EQ(LargestPredictorRank(*plan, 0), 64);
+  EXPECT_EQ(PredictorMemory(spec, *plan, 0), 2 * (32 + 16 + 64 + 8) * (kSparseHidden + kSparseInner) + 4 * (2 * kSparseInner + 64));
+  const auto decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);
+  ASSERT_TRUE(decode.ok() && prefill.ok()) << decode.status() << prefill.status();
+  EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step);
+  EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms);
+  const auto read = ParsePlan(ToJsonText(*plan), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *plan);
+}
+
+TEST(SparsePlanTest, WrongPredictorsAreRefusedByName) {
+  const ModelSpec spec = SparseModel();
+  const auto valid = PredictedPlan(spec, 90 * kMiB);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  const auto error = [&](const auto& change) {
+    Plan plan = *valid;
+    change(plan);
+    return std::string(plan.Validate(spec).message());
+  };
+  const auto part_error = [&](BlockKind kind, int32_t layer, const auto& change) {
+    return error([&](Plan& plan) { change(plan.parts[PartsOf(plan, {kind, layer}).first]); });
+  };
+  EXPECT_EQ(error([](Plan&) {}), "");
+  EXPECT_THAT(error([](Plan& plan) { plan.predictor = "0123456789ABCDEF"; }), HasSubstr("not 16 hexadecimal digits"));
+  EXPECT_THAT(error([](Plan& plan) { plan.predictor.clear(); }), HasSubstr(".predictor_rank\" = 32 is outside 0 to 0"));
+  EXPECT_THAT(part_error(BlockKind::kMlp, 1, [](PlanPart& part) { part.predictor_rank = 5000; }), HasSubstr("is outside 0 to 4096"));
+  EXPECT_THAT(part_error(BlockKind::kMlp, 1, [](PlanPart& part) { part.predictor_rank = 1025; }), HasSubstr("more than the 1024 features"));
+  EXPECT_THAT(part_error(BlockKind::kAttention, 1, [](PlanPart& part) { part.predictor_rank = 1; }), HasSubstr("is outside 0 to 0"));
+  EXPECT_THAT(part_error(BlockKind::kMlp, 0, [](PlanPart& part) { part.predictor_rank = 0; }), HasSubstr("no part before it decides"));
+  EXPECT_THAT(part_error(BlockKind::kMlp, 0, [](PlanPart& part) { part.decider_bits = 8, part.decider_directions = 8; }),
+              HasSubstr("has decider_bits and predictor_rank"));
+  ModelSpec silu = spec;
+  silu.config.activation = Activation::kSilu;
+  EXPECT_THAT(std::string(valid->Validate(silu).message()), HasSubstr("have no ReLU"));
+}
+
+TEST(SparsePlanTest, AffineGroupsKeepTheirScalesInMemoryAndOtherPackedWeightsAreRefusedByName) {
+  for (const bool affine : {true, false}) {
+    std::string config = LlamaConfig(kSparseLayers, kSparseHidden, kSparseInner, /*vocab=*/4000);
+    config.insert(1, affine ? R"("quantization": {"bits": 4, "group_size": 64}, )"
+                            : R"("quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"}, )");
+    ModelSpec spec = *DescribeModel(config, "packed");
+    spec.config.activation = Activation::kRelu;
+    const auto dense = SparsePlanWith(spec, 60 * kMiB, {}), sparse = SparsePlanWith(spec, 60 * kMiB, {300});
+    ASSERT_TRUE(dense.ok() && sparse.ok()) << dense.status() << sparse.status();
+    EXPECT_TRUE(dense->Validate(spec).ok()) << dense->Validate(spec);
+    const absl::Status valid = sparse->Validate(spec);
+    if (!affine) {
+      EXPECT_THAT(std::string(valid.message()), HasSubstr("the weights of mlp 0 are mxfp4 or FP8"));
+      continue;
+    }
+    EXPECT_TRUE(valid.ok()) << valid;
+    const PlanPart& part = *std::ranges::find_if(sparse->parts, &PlanPart::sparse);
+    EXPECT_EQ(part.unit_bytes, LayoutOf(/*gated=*/true, kSparseHidden / 2)->SlotBytes(1)) << "codes of half a byte, and nothing else";
+    const Bytes largest = LargestPiece(spec.block(part.block), part);
+    // Scales and biases of bf16, of up and of down.
+    EXPECT_EQ(SparseMemory(spec, *sparse, 0), 2 * largest + 96 * kSparseInner + 2 * 2 * 2 * kSparseInner * kSparseHidden / 64);
+  }
 }
 
 TEST(SparsePlanTest, WrongRequestsAreRefusedByName) {

@@ -207,9 +207,15 @@ void DeviceProfile::SetModel(ModelCompute model) {
   }
 }
 
-void DeviceProfile::SetDisk(std::vector<DiskPoint> points) {
+void DeviceProfile::SetDisk(std::vector<DiskPoint> points, std::optional<BurstCost> small_reads) {
   disk = std::move(points);
   std::ranges::sort(disk, {}, CoordinatesOf);
+  bursts = small_reads;
+}
+
+void DeviceProfile::ScaleDisk(double times) {
+  for (DiskPoint& point : disk) point.bytes_per_second *= times, point.latency_ms /= times;
+  if (bursts) bursts->bytes_per_ms *= times, bursts->burst_ms /= times, bursts->read_ms /= times;
 }
 
 double DeviceProfile::DiskRate(Bytes read_bytes, int64_t depth) const {

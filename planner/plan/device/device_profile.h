@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/names.h"
 #include "planner/base/status.h"
+#include "planner/demand/bundle_reads.h"
 #include "planner/plan/model/model_spec.h"
 
 namespace lime {
@@ -69,7 +71,9 @@ struct DeviceProfile {
   double flops = 0;                  // fp32, a multiply-add is two, all threads; 0: not measured
   // Added to the estimated time of a block: waking threads, starting operators.
   double block_overhead_ms = 0.02;
-  std::vector<DiskPoint> disk;       // sorted by read_bytes, depth; unique; empty: not measured
+  std::vector<DiskPoint> disk;  // sorted by read_bytes, depth; unique; empty: not measured
+  // Of small direct reads at random offsets, many at once; missing: not measured.
+  std::optional<BurstCost> bursts;
   std::vector<ModelCompute> models;  // by key
   std::vector<LinkPoint> links;      // by peer
 
@@ -77,8 +81,10 @@ struct DeviceProfile {
   const ModelCompute* FindModel(std::string_view key) const;
   // Adds `model`, or replaces the one with the same key. Sorts its points.
   void SetModel(ModelCompute model);
-  // Replaces all points.
-  void SetDisk(std::vector<DiskPoint> points);
+  // Replaces what is known of the disk.
+  void SetDisk(std::vector<DiskPoint> points, std::optional<BurstCost> small_reads = std::nullopt);
+  // Makes the disk `times` as fast.
+  void ScaleDisk(double times);
 
   // Rate in bytes per second, and latency in ms, of reads of `read_bytes` at queue depth `depth`. 0
   // if no disk was measured. Interpolates over the logarithms of size and depth; beyond them the

@@ -48,6 +48,14 @@ static void List(JsonList& f, DiskPoint& point) {
   f.Number("latency_ms", point.latency_ms, 0, kMaxMs, kOptional);
 }
 
+static void List(JsonList& f, BurstCost& cost) {
+  double bytes_per_second = 1000 * cost.bytes_per_ms;
+  f.Number("burst_ms", cost.burst_ms, 0, kMaxMs);
+  f.Number("read_ms", cost.read_ms, 0, kMaxMs);
+  f.Number("bytes_per_second", bytes_per_second, 1, kMaxRate);
+  if (f.reads()) cost.bytes_per_ms = bytes_per_second / 1000;
+}
+
 static void List(JsonList& f, LinkPoint& link) {
   f.Text("peer", link.peer, kRequired, kMaxStrings);
   f.Number("bytes_per_second", link.bytes_per_second, 0, kMaxBytesPerSecond);
@@ -76,6 +84,7 @@ static void List(JsonList& f, DeviceProfile& profile) {
   f.Number("flops", profile.flops, 0, kMaxRate, kOptional);
   f.Number("block_overhead_ms", profile.block_overhead_ms, 0, kMaxMs, kOptional);
   f.Each("disk", profile.disk, kMaxPoints, kOptional);
+  f.Maybe("bursts", profile.bursts);
   f.Each("models", profile.models, kMaxModels, kOptional);
   f.Each("links", profile.links, kMaxLinks, kOptional);
 }
@@ -88,7 +97,7 @@ absl::StatusOr<DeviceProfile> ParseDeviceProfile(std::string_view text, std::str
   LIME_RETURN_IF_ERROR(fields.status());
   std::vector<ModelCompute> models = std::exchange(profile.models, {});
   const size_t models_read = models.size();
-  profile.SetDisk(std::move(profile.disk));
+  profile.SetDisk(std::move(profile.disk), profile.bursts);
   for (ModelCompute& model : models) profile.SetModel(std::move(model));
   std::ranges::sort(profile.links, {}, &LinkPoint::peer);
   const auto place = [](const DiskPoint& p) { return std::pair(p.read_bytes, p.depth); };

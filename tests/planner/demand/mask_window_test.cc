@@ -69,6 +69,11 @@ class PlainWindow {
     return loads;
   }
   int32_t kept() const { return kept_; }
+  int64_t UnionOf(int32_t masks) const {
+    Neurons all;
+    for (size_t i = 0; i < std::min(masks_.size(), static_cast<size_t>(masks)); ++i) all.insert(masks_[i].begin(), masks_[i].end());
+    return std::ssize(all);
+  }
   const Neurons& memory() const { return memory_; }
 
  private:
@@ -101,9 +106,75 @@ TEST(MaskWindowTest, IsTheWindowOfWholeMasks) {
       while (window.NextRound()) loads.emplace_back(window.coming().begin(), window.coming().end());
       ASSERT_EQ(loads, plain.Step(mask));
       ASSERT_EQ(window.masks_kept(), plain.kept());
+      for (int32_t k = 1; k <= options.masks; ++k) ASSERT_EQ(window.UnionOf(k), plain.UnionOf(k)) << k;
       for (int32_t neuron = 0; neuron < neurons; ++neuron) ASSERT_EQ(window.InMemory(neuron), plain.memory().contains(neuron));
     }
   }
+}
+
+TEST(MaskWindowTest, WhatIsDroppedComesWhenAMaskHasItAndLeavesNoMore) {
+  MaskWindow window({.neurons = 8, .rows = 4, .masks = 2});
+  ASSERT_TRUE(window.BeginStep(Mask{0, 1, 2}).ok() && window.NextRound());
+  window.Drop(1), window.Drop(2);
+  window.SetRows(2);
+  ASSERT_TRUE(window.BeginStep(Mask{0, 2}).ok() && window.NextRound());
+  EXPECT_THAT(window.coming(), ElementsAre(2));
+  EXPECT_THAT(window.leaving(), ElementsAre());
+  window.SetRows(4);
+  ASSERT_TRUE(window.BeginStep(Mask{1}).ok() && window.NextRound());
+  EXPECT_THAT(window.coming(), ElementsAre(1));
+  ASSERT_TRUE(window.BeginStep(Mask{1, 5}).ok() && window.NextRound());
+  EXPECT_THAT(window.leaving(), ElementsAre(0, 2)) << "each once, ascending";
+}
+
+// Masks that come all at once, as those of a prompt do.
+TEST(MaskWindowTest, RememberedMasksAreThoseOfSteps) {
+  int remembered = 0;
+  for (int seed = 0; seed < Cases(200, 4000); ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(static_cast<uint64_t>(seed) + 2000);
+    const int32_t neurons = 1 + random.Below(60);
+    const MaskWindow::Options options{.neurons = neurons, .rows = 1 + random.Below(neurons), .masks = 1 + random.Below(8)};
+    MaskWindow window(options), by_steps(options);
+    const std::vector<Mask> masks = RandomMasks(neurons, 60, static_cast<uint64_t>(seed));
+    const auto step = [](MaskWindow& of, const Mask& mask) {
+      ASSERT_TRUE(of.BeginStep(mask).ok());
+      while (of.NextRound()) {
+      }
+    };
+    for (size_t next = 0; next < masks.size();) {
+      // The last ones of some masks that fit into memory together.
+      const size_t end = std::min(masks.size(), next + 1 + static_cast<size_t>(random.Below(6)));
+      std::vector<int32_t> ages(static_cast<size_t>(neurons), MaskWindow::kNever);
+      int32_t steps = 0;
+      for (int64_t used = 0; steps < options.masks && steps < static_cast<int32_t>(end - next); ++steps) {
+        std::vector<int32_t> with = ages;
+        for (const int32_t neuron : masks[end - 1 - static_cast<size_t>(steps)]) {
+          if (with[static_cast<size_t>(neuron)] == MaskWindow::kNever) with[static_cast<size_t>(neuron)] = steps, ++used;
+        }
+        if (used > options.rows) break;
+        ages = with;
+      }
+      if (random.Below(2) == 0 || steps == 0) {
+        step(window, masks[next]), step(by_steps, masks[next]);
+        ++next;
+      } else {
+        std::vector<bool> before;
+        for (int32_t neuron = 0; neuron < neurons; ++neuron) before.push_back(window.InMemory(neuron));
+        window.Remember(ages, steps);
+        for (size_t i = end - static_cast<size_t>(steps); i < end; ++i) step(by_steps, masks[i]);
+        for (const int32_t neuron : window.coming()) ASSERT_FALSE(before[static_cast<size_t>(neuron)]) << neuron;
+        ASSERT_TRUE(std::ranges::is_sorted(window.coming()));
+        ASSERT_TRUE(window.part().empty());
+        ASSERT_FALSE(window.NextRound());
+        next = end, ++remembered;
+      }
+      ASSERT_EQ(window.masks_kept(), by_steps.masks_kept());
+      for (int32_t neuron = 0; neuron < neurons; ++neuron) ASSERT_EQ(window.InMemory(neuron), by_steps.InMemory(neuron)) << neuron;
+      for (int32_t k = 1; k <= options.masks; ++k) ASSERT_EQ(window.UnionOf(k), by_steps.UnionOf(k));
+    }
+  }
+  EXPECT_GT(remembered, 100);
 }
 
 // ---- Statistics

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "planner/base/random.h"
@@ -56,6 +57,47 @@ TEST(NeuronRowsTest, EveryLayerHasRoomForAStepIfThereIsAny) {
   EXPECT_THAT(*DivideNeuronRows(layers, 1, 3 * 4096), Each(Ge(1))) << "a step then has rounds";
   EXPECT_TRUE(absl::IsResourceExhausted(DivideNeuronRows(layers, 1, 4096).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(DivideNeuronRows(layers, 0, 1 << 20).status()));
+}
+
+// Loads fall by less and less: `drops` of the active share, by row.
+LayerCalibration Convex(int32_t number, double active, const std::vector<double>& drops) {
+  LayerCalibration layer{.layer = number, .neurons = static_cast<int32_t>(drops.size())};
+  BatchShares shares{.active = active};
+  double loads = active;
+  for (int32_t row = 0; row < layer.neurons; ++row) {
+    loads -= active * drops[static_cast<size_t>(row)];
+    shares.points.push_back({.rows = row + 1, .loads = loads});
+  }
+  layer.batches = {shares};
+  return layer;
+}
+
+TEST(NeuronRowsTest, NoOtherDivisionSavesMoreTime) {
+  const LayerCalibration a = Convex(0, 0.1, {0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05});
+  const LayerCalibration b = Convex(1, 0.12, {0.5, 0.2, 0.1, 0.1, 0.05, 0.05, 0, 0});
+  const LayerCalibration c = Convex(2, 0.05, {0.6, 0.3, 0.1, 0, 0, 0, 0, 0});
+  for (const double slow : {0.5, 1.0, 3.0}) {  // the time of a neuron of layer b
+    const std::vector<SparseLayer> layers = {{&a, 4096}, {&b, 4096, slow}, {&c, 4096}};
+    const auto ms_of = [&](const std::vector<int64_t>& rows) {
+      double ms = 0;
+      for (size_t i = 0; i < layers.size(); ++i) ms += LoadShare(*layers[i].calibration, rows[i], 1) * 8 * layers[i].read_ms;
+      return ms;
+    };
+    for (int64_t budget = 3; budget <= 24; ++budget) {
+      const auto divided = DivideNeuronRows(layers, 1, budget * 4096);
+      ASSERT_TRUE(divided.ok()) << divided.status();
+      double least = 1e9;
+      for (int64_t i = 1; i <= 8; ++i) {
+        for (int64_t j = 1; j <= 8; ++j) {
+          for (int64_t k = 1; k <= 8; ++k) {
+            if (i + j + k <= budget) least = std::min(least, ms_of({i, j, k}));
+          }
+        }
+      }
+      EXPECT_NEAR(ms_of(*divided), least, 1e-6) << budget << " rows, " << slow;
+    }
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(DivideNeuronRows(std::vector<SparseLayer>{{&a, 4096, 0}}, 1, 1 << 20).status()));
 }
 
 TEST(NeuronRowsTest, LargerBatchesReadMore) {

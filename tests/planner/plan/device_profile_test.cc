@@ -11,6 +11,7 @@ namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Two layers; attention 16 KB, MLP 24 KB, head and embedding 12,800 B each.
 ModelSpec TinySpec() {
@@ -56,7 +57,8 @@ DeviceProfile Profile() {
   profile.threads = 2;
   profile.read_bytes_per_second = 16e6;
   profile.flops = 1e9;
-  profile.SetDisk({{1 << 20, 4, 800e6, 5}, {1 << 16, 1, 100e6, 0.5}, {1 << 20, 1, 400e6, 2}, {1 << 16, 4, 200e6, 1}});
+  profile.SetDisk({{1 << 20, 4, 800e6, 5}, {1 << 16, 1, 100e6, 0.5}, {1 << 20, 1, 400e6, 2}, {1 << 16, 4, 200e6, 1}},
+                  BurstCost{.burst_ms = 0.1, .read_ms = 0.0084, .bytes_per_ms = 1.33e6});
   profile.SetModel(Measured(TinySpec()));
   profile.links = {{"b", 12.5e6, 0.3}, {"c", 25e6, 0.2}};
   return profile;
@@ -245,6 +247,16 @@ TEST(DeviceProfileTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(*read, Profile());
 }
 
+TEST(DeviceProfileTest, ASlowerDiskIsSlowerInEveryRead) {
+  DeviceProfile profile = Profile();
+  profile.ScaleDisk(0.5);
+  EXPECT_DOUBLE_EQ(profile.DiskRate(1 << 20, 4), 400e6);
+  EXPECT_DOUBLE_EQ(profile.DiskLatencyMs(1 << 20, 1), 4);
+  EXPECT_DOUBLE_EQ(profile.bursts->MsOf(9, 4096), 2 * Profile().bursts->MsOf(9, 4096));
+  profile.SetDisk({});
+  EXPECT_FALSE(profile.bursts.has_value()) << "what was measured of another disk";
+}
+
 std::string ErrorOf(std::string_view text) {
   return std::string(ParseDeviceProfile(text, "profile.json").status().message());
 }
@@ -252,6 +264,15 @@ std::string ErrorOf(std::string_view text) {
 // A profile whose other fields are right.
 std::string With(const std::string& fields) {
   return absl::StrCat(R"({"cpu": "x", "threads": 2, "read_bytes_per_second": 1e9, )", fields, "}");
+}
+
+TEST(DeviceProfileTest, AProfileOfAnEarlierReleaseHasNoBursts) {
+  const absl::StatusOr<DeviceProfile> read =
+      ParseDeviceProfile(With(R"("disk": [{"read_bytes": 65536, "depth": 1, "bytes_per_second": 1e9}])"), "profile.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->bursts.has_value());
+  EXPECT_EQ(read->disk.size(), 1u);
+  EXPECT_THAT(ToJsonText(*read), Not(HasSubstr("bursts")));
 }
 
 TEST(DeviceProfileTest, WrongFieldsAreNamed) {
@@ -262,6 +283,9 @@ TEST(DeviceProfileTest, WrongFieldsAreNamed) {
   EXPECT_THAT(ErrorOf(With(R"("disk": [{"read_bytes": 0, "depth": 1, "bytes_per_second": 1}])")),
               HasSubstr("disk[0]: field \"read_bytes\""));
   EXPECT_THAT(ErrorOf(With(R"("disk": [7])")), HasSubstr("disk[0] is not an object"));
+  EXPECT_THAT(ErrorOf(With(R"("bursts": 7)")), HasSubstr("\"bursts\""));
+  EXPECT_THAT(ErrorOf(With(R"("bursts": {"burst_ms": 1, "read_ms": -1, "bytes_per_second": 1})")), HasSubstr("\"read_ms\" = -1"));
+  EXPECT_THAT(ErrorOf(With(R"("bursts": {"burst_ms": 1, "read_ms": 1, "bytes_per_second": 0})")), HasSubstr("\"bytes_per_second\" = 0"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "tail", "rows": 1, "ms": 1}]}])")),
               HasSubstr("models[0]: points[0]: field \"kind\" is none of embedding, attention, mlp, head, linear_attention and experts"));
   EXPECT_THAT(ErrorOf(With(R"("models": [{"key": "k", "points": [{"kind": "mlp", "rows": 1, "ms": -1}]}])")), HasSubstr("\"ms\" = -1"));
