@@ -20,6 +20,9 @@
 
 namespace lime {
 
+struct DeciderView;    // common/proven_zeros/decider_copy.h
+struct PredictorView;  // planner/plan/model/neuron_predictor.h
+
 // The weights of one block in memory, in the order and with the roles of the BlockSpec.
 struct BlockWeights {
   std::vector<const std::byte*> tensors;  // one for each BlockSpec::tensors; null: it is streamed
@@ -44,6 +47,8 @@ struct BackendOptions {
   bool attends_for_others = false;   // allocate memory for AttendFor
   bool computes_for_others = false;  // allocate memory for ComputeUnitsFor
   int64_t sparse_rows = 0;           // rows of the largest batch of DecideNeurons; 0: allocate no memory for it
+  int64_t copied_directions = -1;    // of the largest copy of BindCopy; -1: allocate no memory for copies
+  int64_t predictor_rank = 0;        // of the largest predictor of BindPredictor; 0: allocate no memory for any
   // The pool's memory is allocated as it is written, instead of up front.
   bool grow_kv = false;
   std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
@@ -66,8 +71,9 @@ struct UnitForRows {
 // (planner/demand/bundle_layout.h). Packed: codes alone, in the format of a row.
 struct NeuronInMemory {
   int32_t neuron = 0;
-  const std::byte* up = nullptr;    // gated MLPs: its row of up
-  const std::byte* down = nullptr;  // its column of down: `hidden` weights side by side
+  const std::byte* decider = nullptr;  // only with a copy or a predictor (BindCopy, BindPredictor): its row of the decider
+  const std::byte* up = nullptr;       // gated MLPs: its row of up
+  const std::byte* down = nullptr;     // its column of down: `hidden` weights side by side
 };
 
 // The most rows of units that ComputeUnitsFor computes together: those of one row, or one unit for
@@ -240,10 +246,38 @@ class Backend {
   // Exact if all weights of the MLP are finite and up cannot overflow; whoever writes bundles checks
   // that.
   virtual absl::StatusOr<std::span<const int32_t>> DecideNeurons(BlockId /*block*/) { return WithWholeMatricesAlone(); }
+  // The neurons that are active for one row of the batch, ascending, where DecideNeurons is not called.
+  // After the last rows of a decider that streams, before other rows of the block. For any number of
+  // rows. Changes nothing; valid until the next call. Unimplemented for blocks that have no sparse form.
+  // With a copy (BindCopy): those that it does not prove to be zero, before any rows of the block.
+  virtual absl::StatusOr<std::span<const int32_t>> ActiveNeurons(BlockId /*block*/, int64_t /*row*/) { return WithWholeMatricesAlone(); }
   // Computes the next ones of the decided neurons, ascending; any number in each call, in one call at
   // least, even if no neuron is active. The last ones update the residual stream. All memory of the
   // neurons may be freed after the call. Aligned to 4 bytes. InternalError for other neurons.
   virtual absl::Status ComputeNeurons(BlockId /*block*/, std::span<const NeuronInMemory> /*neurons*/) { return WithWholeMatricesAlone(); }
+
+  // Lets an MLP block decide with a low-bit copy of its decider (common/proven_zeros), until the next
+  // call for the block. No rows of the decider are then needed before DecideNeurons, which returns the
+  // neurons that the copy does not prove to be zero. ComputeNeurons takes their rows of the decider too,
+  // and computes these first; the results have the same bits. `storage` keeps the copy's memory alive.
+  // InvalidArgument for a copy of other sizes, Unimplemented for layers whose order of sums has no proof.
+  // REQUIRES: the block is bound; the copy was made of these weights; BackendOptions::copied_directions
+  virtual absl::Status BindCopy(BlockId /*block*/, const DeciderView& /*copy*/, std::shared_ptr<const void> /*storage*/) {
+    return WithWholeMatricesAlone();
+  }
+  // Lets an MLP block compute, for each row, only the neurons that a predictor names for that row, until
+  // the next call for the block. The others count as zero in all calls for the block, whole matrices
+  // included. So the result of a row follows from the weights and the predictor, and not from the calls
+  // or from the other rows. As with a copy, DecideNeurons needs no rows of the decider, and ComputeNeurons
+  // takes them. ActiveNeurons may be called before any rows of the block. `storage` keeps the predictor's
+  // memory alive. InvalidArgument for a predictor of other sizes, Unimplemented for layers without zeros.
+  // REQUIRES: the block is bound, and has no copy; BackendOptions::predictor_rank
+  virtual absl::Status BindPredictor(BlockId /*block*/, const PredictorView& /*predictor*/, std::shared_ptr<const void> /*storage*/) {
+    return WithWholeMatricesAlone();
+  }
+  // What the decider multiplies, [rows, hidden] in the working dtype. Valid after DecideNeurons, until
+  // the next block.
+  virtual absl::StatusOr<std::span<const std::byte>> InputOfNeurons(BlockId /*block*/) { return WithWholeMatricesAlone(); }
 
   // Computes the embedding from a table with one row for each row of the batch, in the same order.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;

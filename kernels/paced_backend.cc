@@ -103,11 +103,20 @@ class PacedBackend final : public Backend {
     }));
     return active;
   }
+  absl::StatusOr<std::span<const int32_t>> ActiveNeurons(BlockId block, int64_t row) override { return real_->ActiveNeurons(block, row); }
   absl::Status ComputeNeurons(BlockId block, std::span<const NeuronInMemory> neurons) override {
     const double all = static_cast<double>(std::max<int64_t>(1, spec_.config.layer(block.layer).intermediate_size));
-    const double share = (Matrices() - 1) / Matrices() * static_cast<double>(neurons.size()) / all;
+    const bool with_decider = !neurons.empty() && neurons.front().decider != nullptr;
+    const double share = (Matrices() - (with_decider ? 0 : 1)) / Matrices() * static_cast<double>(neurons.size()) / all;
     return Paced(block, share, [&] { return real_->ComputeNeurons(block, neurons); });
   }
+  absl::Status BindCopy(BlockId block, const DeciderView& copy, std::shared_ptr<const void> storage) override {
+    return real_->BindCopy(block, copy, std::move(storage));
+  }
+  absl::Status BindPredictor(BlockId block, const PredictorView& predictor, std::shared_ptr<const void> storage) override {
+    return real_->BindPredictor(block, predictor, std::move(storage));
+  }
+  absl::StatusOr<std::span<const std::byte>> InputOfNeurons(BlockId block) override { return real_->InputOfNeurons(block); }
   // Not paced here: the rows of O are counted with the time of the whole attention.
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     return real_->AttendToPieces(layer, begin, end, places);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <utility>
 
 #include "common/proven_zeros/rounded_up.h"
 
@@ -58,94 +57,162 @@ float BestScale(std::span<const float> weights, int most) {
   return best;
 }
 
-absl::Status CheckSource(const DeciderCopy::Source& source, const InputFrame& frame) {
-  const int64_t rows = source.rows, cols = source.cols;
+// Puts a code into the block of its column, whose bytes are zero before.
+void PutCode(std::span<uint8_t> row, int64_t col, int code, int bits) {
+  const auto value = static_cast<unsigned>(code + (1 << (bits - 1)));
+  uint8_t* const block = row.data() + col / kCodeBlock * kCodeBlock / 8 * bits;
+  const int64_t at = col % kCodeBlock;
+  if (bits == 8) {
+    block[at] = static_cast<uint8_t>(value);
+    return;
+  }
+  block[at % 16] |= static_cast<uint8_t>((value & 15u) << (at < 16 ? 0 : 4));
+  for (int j = 0; j < bits - 4; ++j) block[16 + 4 * j + at / 8] |= static_cast<uint8_t>(((value >> (4 + j)) & 1u) << (at % 8));
+}
+
+absl::Status CheckFrame(int64_t cols, int bits, const InputFrame& frame) {
   if (cols < 1 || cols > kMostProvenCols) return Invalid("copy of a decider: ", cols, " columns, need 1 to ", kMostProvenCols);
-  if (rows < 1 || rows > kMostCopyWeights / cols)
-    return Invalid("copy of a decider: ", rows, " rows of ", cols, " columns, need 1 row and at most ", kMostCopyWeights, " weights");
-  if (std::ssize(source.weights) != rows * cols || (!source.bias.empty() && std::ssize(source.bias) != rows))
-    return Invalid("copy of a decider: ", source.weights.size(), " weights and ", source.bias.size(), " biases for ", rows, " rows of ",
-                   cols, " columns");
-  if (source.bits < kLeastCopyBits || source.bits > kMostCopyBits)
-    return Invalid("copy of a decider: ", source.bits, " bits, need ", kLeastCopyBits, " to ", kMostCopyBits);
+  if (bits < kLeastCopyBits || bits > kMostCopyBits)
+    return Invalid("copy of a decider: ", bits, " bits, need ", kLeastCopyBits, " to ", kMostCopyBits);
   if (std::ssize(frame.mean) != cols || std::ssize(frame.directions) % cols != 0 || std::ssize(frame.directions) / cols > kMostDirections)
     return Invalid("copy of a decider: a mean of ", frame.mean.size(), " and directions of ", frame.directions.size(), " numbers for ",
                    cols, " columns, need at most ", kMostDirections, " directions");
-  if (!AreFinite(source.weights)) return Invalid("copy of a decider: a weight is not finite; this layer has no sparse form");
-  if (!AreFinite(frame.mean) || !AreFinite(frame.directions))
-    return Invalid("copy of a decider: a mean or direction is not finite; calibrate again");
+  const bool fits = std::ranges::all_of(frame.directions, [](float value) { return std::isfinite(ToFloat(FromFloat<BF16>(value))); });
+  if (!AreFinite(frame.mean) || !fits) return Invalid("copy of a decider: a mean or direction is not finite; calibrate again");
   return absl::OkStatus();
+}
+
+double AxesNorm(std::span<const BF16> axes) {
+  double sum = 0;
+  for (const BF16 value : axes) sum += double{ToFloat(value)} * double{ToFloat(value)};
+  return std::sqrt(sum) * (1 + (static_cast<double>(axes.size()) + 8) * kHalfUlp);
 }
 
 }  // namespace
 
-absl::StatusOr<DeciderCopy> DeciderCopy::Create(const Source& source, InputFrame frame) {
-  LIME_RETURN_IF_ERROR(CheckSource(source, frame));
-  return DeciderCopy(source, std::move(frame));
+// ---- A view
+
+int DeciderView::CodeAt(int64_t row, int64_t col) const {
+  const uint8_t* const block = CodesOf(row) + col / kCodeBlock * kCodeBlock / 8 * bits;
+  const int64_t at = col % kCodeBlock;
+  if (bits == 8) return block[at] - 128;
+  int value = (block[at % 16] >> (at < 16 ? 0 : 4)) & 15;
+  for (int j = 0; j < bits - 4; ++j) value |= ((block[16 + 4 * j + at / 8] >> (at % 8)) & 1) << (4 + j);
+  return value - (1 << (bits - 1));
 }
 
-DeciderCopy::DeciderCopy(const Source& source, InputFrame frame)
-    : rows_(source.rows),
-      cols_(source.cols),
-      directions_(std::ssize(frame.directions) / source.cols),
-      order_(source.order),
-      frame_(std::move(frame)),
-      frame_norm_(NormAbove(std::span<const float>(frame_.directions))),
-      mean_norm_(NormAbove(std::span<const float>(frame_.mean))),
-      codes_(static_cast<size_t>(rows_ * cols_)),
-      kept_(static_cast<size_t>(rows_ * directions_)),
-      rows_of_(static_cast<size_t>(rows_)) {
-  for (int64_t row = 0; row < rows_; ++row) {
-    if (!source.bias.empty()) rows_of_[static_cast<size_t>(row)].bias = source.bias[static_cast<size_t>(row)];
-    CopyRow(source.weights.subspan(static_cast<size_t>(row * cols_), static_cast<size_t>(cols_)), source.bits, row);
-  }
+void MeasureFrame(DeciderView& view) {
+  view.mean_norm = NormAbove(std::span(view.mean, static_cast<size_t>(view.cols)));
+  view.axes_norm = AxesNorm(std::span(view.axes, static_cast<size_t>(view.directions * view.cols)));
 }
 
-void DeciderCopy::CopyRow(std::span<const float> weights, int bits, int64_t row) {
-  std::vector<float> read;  // as the layer reads them
-  for (const float weight : weights) read.push_back(AsRead(weight, order_));
-  const int most = (1 << (bits - 1)) - 1;
-  Row& out = rows_of_[static_cast<size_t>(row)];
-  out.scale = BestScale(read, most);
+// ---- Rows
+
+absl::StatusOr<RowCopier> RowCopier::Create(int64_t cols, int bits, const InputFrame& frame) {
+  LIME_RETURN_IF_ERROR(CheckFrame(cols, bits, frame));
+  return RowCopier(bits, frame);
+}
+
+RowCopier::RowCopier(int bits, const InputFrame& frame) : bits_(bits), mean_(frame.mean) {
+  for (const float value : frame.directions) axes_.push_back(FromFloat<BF16>(value));
+  mean_norm_ = NormAbove(std::span<const float>(mean_));
+  axes_norm_ = AxesNorm(axes_);
+}
+
+bool RowCopier::Copy(std::span<const float> weights, std::span<uint8_t> codes, std::span<int8_t> kept, CopiedRow& row) const {
+  if (!AreFinite(weights)) return false;
+  const int most = (1 << (bits_ - 1)) - 1;
+  row = {.scale = BestScale(weights, most)};
+  std::ranges::fill(codes, uint8_t{0});
   std::vector<double> copy, error;
-  for (size_t k = 0; k < read.size(); ++k) {
-    const int8_t code = CodeOf(read[k], out.scale, most);
-    codes_[static_cast<size_t>(row * cols_) + k] = code;
-    copy.push_back(code * static_cast<double>(out.scale));  // exact
-    error.push_back(static_cast<double>(read[k]) - copy[k]);
+  std::vector<float> subnormal;
+  for (int64_t k = 0; k < static_cast<int64_t>(CodeRowBytes(cols(), bits_)) * 8 / bits_; ++k) {
+    const float weight = k < cols() ? weights[static_cast<size_t>(k)] : 0.0f;
+    const int8_t code = CodeOf(weight, row.scale, most);
+    PutCode(codes, k, code, bits_);
+    if (k >= cols()) continue;
+    copy.push_back(code * static_cast<double>(row.scale));  // exact
+    error.push_back(static_cast<double>(weight) - copy.back());
+    if (AsRead(weight, SumOrder::kBf16Dot) != weight) subnormal.push_back(weight);
   }
-  out.bounds.weight = FloatAbove(NormAbove(std::span<const float>(read)));
-  out.bounds.copy = FloatAbove(NormAbove(std::span<const double>(copy)));
-  out.bounds.error = FloatAbove(NormAbove(std::span<const double>(error)));
+  row.weight = FloatAbove(NormAbove(weights));
+  row.copy = FloatAbove(NormAbove(std::span<const double>(copy)));
+  row.error = FloatAbove(NormAbove(std::span<const double>(error)));
+  row.subnormal = FloatAbove(NormAbove(std::span<const float>(subnormal)));
   double product = 0;
-  for (size_t k = 0; k < error.size(); ++k) product += error[k] * static_cast<double>(frame_.mean[k]);
-  const double rounding = (static_cast<double>(cols_) + 8) * kHalfUlp;  // of a product's sum of `cols` elements
-  out.bounds.mean_product = FloatAbove(product + rounding * static_cast<double>(out.bounds.error) * mean_norm_);
-  KeepError(error, row);
+  for (size_t k = 0; k < error.size(); ++k) product += error[k] * static_cast<double>(mean_[k]);
+  const double rounding = (static_cast<double>(cols()) + 8) * kHalfUlp;  // of a product's sum of `cols` elements
+  row.mean_product = FloatAbove(product + rounding * static_cast<double>(row.error) * mean_norm_);
+  KeepError(error, kept, row);
+  return true;
 }
 
-void DeciderCopy::KeepError(std::span<const double> error, int64_t row) {
-  std::vector<double> along(static_cast<size_t>(directions_)), kept(along.size());
+void RowCopier::KeepError(std::span<const double> error, std::span<int8_t> kept_codes, CopiedRow& row) const {
+  std::vector<double> along(static_cast<size_t>(directions())), kept(along.size());
   double largest = 0;
   for (size_t j = 0; j < along.size(); ++j) {
-    const float* direction = frame_.directions.data() + static_cast<int64_t>(j) * cols_;
-    for (size_t k = 0; k < error.size(); ++k) along[j] += error[k] * static_cast<double>(direction[k]);
+    const BF16* axis = axes_.data() + static_cast<int64_t>(j) * cols();
+    for (size_t k = 0; k < error.size(); ++k) along[j] += error[k] * static_cast<double>(ToFloat(axis[k]));
     largest = std::max(largest, std::abs(along[j]));
   }
   constexpr int kMost = 127;
-  Row& out = rows_of_[static_cast<size_t>(row)];
   const float widest = FloatAbove(largest / kMost);
-  out.kept_scale = std::isfinite(widest) ? widest : 0.0f;  // then nothing is kept, and nothing proven
+  row.kept_scale = std::isfinite(widest) ? widest : 0.0f;  // then nothing is kept, and nothing proven
   for (size_t j = 0; j < along.size(); ++j) {
-    const int8_t code = CodeOf(along[j], out.kept_scale, kMost);
-    kept_[static_cast<size_t>(row * directions_) + j] = code;
-    kept[j] = code * static_cast<double>(out.kept_scale);  // exact
+    kept_codes[j] = CodeOf(along[j], row.kept_scale, kMost);
+    kept[j] = kept_codes[j] * static_cast<double>(row.kept_scale);  // exact
     along[j] -= kept[j];
   }
-  const double rounding = (static_cast<double>(cols_) + 8) * kHalfUlp;
-  out.bounds.kept = FloatAbove(NormAbove(std::span<const double>(kept)));
-  out.bounds.kept_error =
-      FloatAbove(NormAbove(std::span<const double>(along)) + rounding * static_cast<double>(out.bounds.error) * frame_norm_);
+  const double rounding = (static_cast<double>(cols()) + 8) * kHalfUlp;
+  row.kept = FloatAbove(NormAbove(std::span<const double>(kept)));
+  row.kept_error = FloatAbove(NormAbove(std::span<const double>(along)) + rounding * static_cast<double>(row.error) * axes_norm_);
+}
+
+// ---- All rows
+
+absl::StatusOr<DeciderCopy> DeciderCopy::Create(const Source& source, const InputFrame& frame) {
+  const int64_t rows = source.rows, cols = source.cols;
+  LIME_RETURN_IF_ERROR(CheckFrame(cols, source.bits, frame));
+  if (rows < 1 || rows > kMostCopyWeights / cols)
+    return Invalid("copy of a decider: ", rows, " rows of ", cols, " columns, need 1 row and at most ", kMostCopyWeights, " weights");
+  if (std::ssize(source.weights) != rows * cols)
+    return Invalid("copy of a decider: ", source.weights.size(), " weights for ", rows, " rows of ", cols, " columns");
+  if (!AreFinite(source.weights)) return Invalid("copy of a decider: a weight is not finite; this layer has no sparse form");
+  return DeciderCopy(source, frame);
+}
+
+DeciderCopy::DeciderCopy(const Source& source, const InputFrame& frame)
+    : rows_(source.rows), cols_(source.cols), directions_(std::ssize(frame.directions) / source.cols), bits_(source.bits) {
+  const RowCopier copier = RowCopier::Create(cols_, bits_, frame).value();
+  mean_.assign(copier.mean().begin(), copier.mean().end());
+  axes_.assign(copier.axes().begin(), copier.axes().end());
+  const auto part = [](int64_t row, int64_t size, auto& all) {
+    return std::span(all).subspan(static_cast<size_t>(row * size), static_cast<size_t>(size));
+  };
+  codes_.resize(static_cast<size_t>(rows_ * CodeRowBytes(cols_, bits_)));
+  kept_.resize(static_cast<size_t>(rows_ * directions_));
+  of_rows_.resize(static_cast<size_t>(rows_));
+  source.for_each(rows_, [&](int64_t row) {
+    copier.Copy(part(row, cols_, source.weights), part(row, CodeRowBytes(cols_, bits_), codes_), part(row, directions_, kept_),
+                of_rows_[static_cast<size_t>(row)]);
+  });
+  DeciderView measured = view();
+  MeasureFrame(measured);
+  mean_norm_ = measured.mean_norm, axes_norm_ = measured.axes_norm;
+}
+
+DeciderView DeciderCopy::view() const {
+  return {.rows = rows_,
+          .cols = cols_,
+          .directions = directions_,
+          .bits = bits_,
+          .codes = codes_.data(),
+          .kept = kept_.data(),
+          .of_rows = of_rows_.data(),
+          .mean = mean_.data(),
+          .axes = axes_.data(),
+          .mean_norm = mean_norm_,
+          .axes_norm = axes_norm_};
 }
 
 }  // namespace lime

@@ -9,6 +9,11 @@
 // Directions U and the mean are those of calibration inputs. Any finite ones keep the proof valid;
 // they decide only how much is proven. U need not be orthonormal.
 //
+// Codes lie in blocks of 32 columns; columns behind the last one have the code 0. A code c of b bits
+// is stored as c + 2^(b - 1). A block of 8 bits is 32 bytes. A block of fewer is
+//   16 bytes       byte i has the low 4 bits of column i, and above them those of column i + 16
+//   b - 4 words    little-endian; bit i of word j is bit 4 + j of column i
+//
 // Pure. A copy is made once, by the program that writes a store.
 #pragma once
 
@@ -17,81 +22,117 @@
 #include <vector>
 
 #include "common/proven_zeros/sum_order.h"
+#include "planner/base/float_bits.h"
+#include "planner/base/for_each.h"
 #include "planner/base/status.h"
 
 namespace lime {
 
-inline constexpr int kLeastCopyBits = 2, kMostCopyBits = 8;
+inline constexpr int kLeastCopyBits = 4, kMostCopyBits = 8;
+inline constexpr int64_t kCodeBlock = 32;  // columns
 inline constexpr int64_t kMostDirections = 4096;
 inline constexpr int64_t kMostCopyWeights = int64_t{1} << 32;
 
-// Of the inputs of a layer.
+// Bytes of the codes of a row.
+constexpr int64_t CodeRowBytes(int64_t cols, int bits) {
+  return (cols + kCodeBlock - 1) / kCodeBlock * kCodeBlock / 8 * bits;
+}
+
+// Of the inputs of a layer. Directions are used as bf16.
 struct InputFrame {
   std::vector<float> mean;        // [cols]
   std::vector<float> directions;  // [count, cols], row-major; may be empty
 };
 
-// Of one row; each is at least the exact number.
-struct RowBounds {
+// Of one row, as a store has it. Each bound is at least the exact number.
+struct CopiedRow {
+  float scale = 0;         // of q: a bf16 number, 0 or at least 2^-100
+  float kept_scale = 0;    // of kept
   float weight = 0;        // |w|
   float copy = 0;          // |q|
   float error = 0;         // |w - q|
   float mean_product = 0;  // (w - q).mean, of either sign
   float kept = 0;          // |kept|
   float kept_error = 0;    // |(w - q) U - kept|
+  float subnormal = 0;     // norm of the elements of w that kBf16Dot reads as zero
+
+  friend bool operator==(const CopiedRow&, const CopiedRow&) = default;
 };
+inline constexpr int64_t kCopiedRowFloats = 9;
+static_assert(sizeof(CopiedRow) == kCopiedRowFloats * sizeof(float));
+
+// A copy, wherever its memory is. The memory outlives the view.
+struct DeciderView {
+  int64_t rows = 0, cols = 0, directions = 0;
+  int bits = 0;
+  const uint8_t* codes = nullptr;       // [rows][CodeRowBytes]
+  const int8_t* kept = nullptr;         // [rows, directions]
+  const CopiedRow* of_rows = nullptr;   // [rows]
+  const float* mean = nullptr;          // [cols]
+  const BF16* axes = nullptr;           // [directions, cols]: U
+  double mean_norm = 0, axes_norm = 0;  // |mean|, and the Frobenius norm of U, or more
+
+  const uint8_t* CodesOf(int64_t row) const { return codes + row * CodeRowBytes(cols, bits); }
+  // q of a row: CodeAt * scale, which is exact in fp32 and not subnormal.
+  int CodeAt(int64_t row, int64_t col) const;
+};
+
+// Fills mean_norm and axes_norm.
+void MeasureFrame(DeciderView& view);
 
 class DeciderCopy {
  public:
   struct Source {
     int64_t rows = 0, cols = 0;
     std::span<const float> weights;  // [rows, cols], row-major: exactly the values that the layer multiplies
-    std::span<const float> bias;     // [rows], or empty
-    SumOrder order = SumOrder::kPortable;
     int bits = kMostCopyBits;
+    ForEach for_each = InTurn;
   };
 
   // InvalidArgument for sizes outside their bounds, and for a weight, mean or direction that is not
   // finite: the layer then has no copy.
-  static absl::StatusOr<DeciderCopy> Create(const Source& source, InputFrame frame);
+  static absl::StatusOr<DeciderCopy> Create(const Source& source, const InputFrame& frame);
 
-  int64_t rows() const { return rows_; }
-  int64_t cols() const { return cols_; }
-  int64_t directions() const { return directions_; }
-  SumOrder order() const { return order_; }
-  const InputFrame& frame() const { return frame_; }
-  double frame_norm() const { return frame_norm_; }  // Frobenius norm of the directions, or more
-  double mean_norm() const { return mean_norm_; }    // or more
-
-  // q of a row: codes(row)[k] * scale(row), which is exact in fp32 and not subnormal.
-  std::span<const int8_t> codes(int64_t row) const { return Part(codes_, row, cols_); }
-  float scale(int64_t row) const { return rows_of_[static_cast<size_t>(row)].scale; }
-  std::span<const int8_t> kept(int64_t row) const { return Part(kept_, row, directions_); }
-  float kept_scale(int64_t row) const { return rows_of_[static_cast<size_t>(row)].kept_scale; }
-  float bias(int64_t row) const { return rows_of_[static_cast<size_t>(row)].bias; }
-  const RowBounds& bounds(int64_t row) const { return rows_of_[static_cast<size_t>(row)].bounds; }
+  // The copy, in the memory of this object.
+  DeciderView view() const;
 
  private:
-  struct Row {
-    float scale = 0, kept_scale = 0, bias = 0;
-    RowBounds bounds;
-  };
-
-  DeciderCopy(const Source& source, InputFrame frame);
-
-  static std::span<const int8_t> Part(const std::vector<int8_t>& all, int64_t row, int64_t size) {
-    return std::span(all).subspan(static_cast<size_t>(row * size), static_cast<size_t>(size));
-  }
-  void CopyRow(std::span<const float> weights, int bits, int64_t row);
-  void KeepError(std::span<const double> error, int64_t row);
+  DeciderCopy(const Source& source, const InputFrame& frame);
 
   int64_t rows_, cols_, directions_;
-  SumOrder order_;
-  InputFrame frame_;
-  double frame_norm_ = 0, mean_norm_ = 0;
-  std::vector<int8_t> codes_;  // [rows, cols]
-  std::vector<int8_t> kept_;   // [rows, directions]
-  std::vector<Row> rows_of_;
+  int bits_;
+  std::vector<float> mean_;
+  std::vector<BF16> axes_;
+  std::vector<uint8_t> codes_;
+  std::vector<int8_t> kept_;
+  std::vector<CopiedRow> of_rows_;
+  double mean_norm_ = 0, axes_norm_ = 0;
+};
+
+// Copies single rows, for whoever has not all of them in memory at once.
+class RowCopier {
+ public:
+  // InvalidArgument for sizes outside their bounds, and numbers of the frame that are not finite.
+  static absl::StatusOr<RowCopier> Create(int64_t cols, int bits, const InputFrame& frame);
+
+  int64_t cols() const { return std::ssize(mean_); }
+  int64_t directions() const { return std::ssize(axes_) / cols(); }
+  int bits() const { return bits_; }
+  std::span<const float> mean() const { return mean_; }
+  std::span<const BF16> axes() const { return axes_; }
+
+  // `weights`: [cols]. `codes`: CodeRowBytes, and `kept`: [directions], both of this row. False if a
+  // weight is not finite: then the row has no copy.  Thread: any
+  bool Copy(std::span<const float> weights, std::span<uint8_t> codes, std::span<int8_t> kept, CopiedRow& row) const;
+
+ private:
+  RowCopier(int bits, const InputFrame& frame);
+  void KeepError(std::span<const double> error, std::span<int8_t> kept_codes, CopiedRow& row) const;
+
+  int bits_;
+  std::vector<float> mean_;
+  std::vector<BF16> axes_;
+  double mean_norm_ = 0, axes_norm_ = 0;
 };
 
 }  // namespace lime

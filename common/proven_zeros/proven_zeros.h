@@ -7,6 +7,7 @@
 //       + |e| |x' - U a| + |e.U - kept| |a|                              what the copy does not have
 //       + RelativeError (|w| + |q|) |x| + kUnderflow + ...               roundings: of the layer's sum, of
 //                                                                        q.x, and of all of this
+//       + |subnormal elements of w| |x|                                  which kBf16Dot reads as zero
 //
 // Norms are rounded up, so that the bound holds for the numbers that are computed. Adding the bias
 // rounds to nearest, and cannot go past the threshold, which is a number of fp32.
@@ -39,22 +40,37 @@ struct ZBound {
   bool Proves(float threshold) const { return estimate + slack <= static_cast<double>(threshold); }
 };
 
+// Of one input; each is at least the exact number.
+struct InputNorms {
+  double input = 0;  // |x|
+  double along = 0;  // |a|
+  double rest = 0;   // |x' - U a|
+};
+
+// `x`: [cols], as the order reads it. `along`: a, any vector of one number for each direction. `rest`:
+// x' - U a in fp64, the products with directions subtracted one after another, in any order.
+InputNorms NormsOf(const DeciderView& copy, std::span<const float> x, std::span<const double> along, std::span<const double> rest);
+
+// The bound of a row from two products:
+//   code_product   codes.x: in fp64, or in fp32 in the lanes of kPortable
+//   kept_product   kept codes.a in fp64, in any order
+// Products of codes, which are integers, lose nothing to underflow; those that overflow prove nothing.
+ZBound BoundOf(const DeciderView& copy, SumOrder order, int64_t row, float bias, const InputNorms& norms, double code_product,
+               double kept_product);
+
+// All rows, one product after the other: what kernels are compared with.
 class ProvenZeros {
  public:
-  // REQUIRES: `copy` outlives this object.
-  explicit ProvenZeros(const DeciderCopy& copy);
+  // `bias`: [rows], or empty. REQUIRES: the memory of `copy` and `bias` outlives this object.
+  ProvenZeros(const DeciderView& copy, SumOrder order, std::span<const float> bias);
 
   // The input that the following calls are about, [cols]: the values that the layer multiplies.
   void SetInput(std::span<const float> x);
 
-  // The bound of a row. A kernel gives the two products that it has computed:
-  //   copy_product   q.x in fp64, or in fp32 with the order kPortable; of x as the copy's order reads it
-  //   kept_product   kept.along() in fp64, in any order
-  ZBound BoundOf(int64_t row, double copy_product, double kept_product) const;
-  // The same; computes both products.
-  ZBound BoundOf(int64_t row) const { return BoundOf(row, CopyProduct(row), KeptProduct(row)); }
+  ZBound BoundOf(int64_t row) const { return BoundOf(row, CodeProduct(row), KeptProduct(row)); }
+  ZBound BoundOf(int64_t row, double code_product, double kept_product) const;
 
-  double CopyProduct(int64_t row) const;
+  double CodeProduct(int64_t row) const;
   double KeptProduct(int64_t row) const;
   std::span<const double> along() const { return along_; }  // a: x' along the directions
 
@@ -64,11 +80,13 @@ class ProvenZeros {
   void MarkUnproven(float threshold, std::vector<bool>& unproven) const;
 
  private:
-  const DeciderCopy& copy_;
+  const DeciderView copy_;
+  const SumOrder order_;
+  const std::span<const float> bias_;
   std::vector<float> x_;      // as the order reads it
   std::vector<double> rest_;  // x' - U a
   std::vector<double> along_;
-  double input_norm_ = 0, along_norm_ = 0, rest_norm_ = 0;
+  InputNorms norms_;
 };
 
 }  // namespace lime

@@ -176,9 +176,29 @@ class CpuBackend final : public Backend {
     LIME_ASSIGN_OR_RETURN(MlpBlock* const mlp, Mlp(block));
     return mlp->DecideNeurons(workspace_);
   }
+  absl::StatusOr<std::span<const int32_t>> ActiveNeurons(BlockId block, int64_t row) override {
+    LIME_ASSIGN_OR_RETURN(MlpBlock* const mlp, Mlp(block));
+    return mlp->ActiveNeurons(workspace_, row);
+  }
   absl::Status ComputeNeurons(BlockId block, std::span<const NeuronInMemory> neurons) override {
     LIME_ASSIGN_OR_RETURN(const MlpBlock* const mlp, Mlp(block));
     return mlp->ForwardNeurons(workspace_, neurons);
+  }
+
+  absl::Status BindCopy(BlockId block, const DeciderView& copy, std::shared_ptr<const void> storage) override {
+    LIME_ASSIGN_OR_RETURN(MlpBlock* const mlp, Mlp(block));
+    return mlp->BindCopy(workspace_, copy, std::move(storage));
+  }
+  absl::Status BindPredictor(BlockId block, const PredictorView& predictor, std::shared_ptr<const void> storage) override {
+    LIME_ASSIGN_OR_RETURN(MlpBlock* const mlp, Mlp(block));
+    return mlp->BindPredictor(workspace_, predictor, std::move(storage));
+  }
+  absl::StatusOr<std::span<const std::byte>> InputOfNeurons(BlockId block) override {
+    LIME_ASSIGN_OR_RETURN(const MlpBlock* const mlp, Mlp(block));
+    if (!workspace_.neuron_progress.decided || workspace_.neuron_progress.layer != block.layer)
+      return absl::InternalError(absl::StrCat("the input of ", BlockName(block), " is asked for, but its neurons are not decided"));
+    return std::span(mlp->InputOfNeurons(workspace_),
+                     static_cast<size_t>(workspace_.rows * workspace_.hidden * ElementBytes(workspace_.dtype)));
   }
 
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
@@ -303,6 +323,11 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, c
 
 Bytes CpuActivationBytes(const ModelSpec& spec, const BackendOptions& options) {
   return Workspace::BytesFor(spec, options);
+}
+
+bool CpuProvesZeros(const ModelSpec& spec, const BackendOptions& options) {
+  const Numerics numerics = NumericsOf(spec, options.numerics);
+  return numerics == Numerics::kEmulatedBf16 || kSumOrderNames.Find(NumericsId(numerics)).has_value();
 }
 
 }  // namespace lime::cpu

@@ -13,4 +13,8 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, c
 // Backend::ActivationBytes of such a backend, without creating it.
 Bytes CpuActivationBytes(const ModelSpec& spec, const BackendOptions& options);
 
+// Whether such a backend decides with copies of dense deciders (Backend::BindCopy): its order of sums has
+// proofs.
+bool CpuProvesZeros(const ModelSpec& spec, const BackendOptions& options);
+
 }  // namespace lime::cpu

@@ -306,10 +306,19 @@ const std::byte* MlpBlock::Input(Workspace& ws) const {
   return ws.normed;
 }
 
+const std::byte* MlpBlock::InputOfRow(Workspace& ws, int64_t row) const {
+  const int64_t at = row * ws.hidden * ElementBytes(ws.dtype);
+  if (config_.parallel_halves) return ws.mlp_input() + at;
+  norm_.Forward(ws, ws.x + at, 1, ws.normed + at);
+  return ws.normed + at;
+}
+
 absl::Status MlpBlock::Forward(const StepMemory& memory) {
   Workspace& ws = memory.ws;
   ws.neuron_progress = {};
+  ws.predicted_layer = -1;
   const std::byte* const input = Input(ws);  // [tokens, hidden]
+  if (predictor_) Predict(ws, input);
   if (gated()) {
     LinearOut(ws, input, ws.rows, {{&gate_, ws.gate}, {&up_, ws.up}});  // [tokens, intermediate] each
   } else {
@@ -328,6 +337,7 @@ void MlpBlock::Activate(Workspace& ws) const {
   const int64_t n = up_.outputs;
   GatedActivation(ws.pool, config_.activation, gated() ? ws.gate : ws.up, gated() ? ws.up : nullptr, ws.rows, n, n, ws.mixed, ws.dtype, n,
                   static_cast<float>(config_.activation_limit));
+  if (predictor_) KeepPredicted(ws);
 }
 
 void MlpBlock::ActivateInputs(Workspace& ws) const {
@@ -350,10 +360,12 @@ absl::Status MlpBlock::ForwardRows(const RowsInMemory& rows, const StepMemory& m
     if (role == TensorRole::kDown) ws.neuron_progress = {};  // computed from whole matrices
     if (layer.row_begin == 0) of_inputs ? ActivateInputs(ws) : Activate(ws);
     AddToX(ws, ws.mixed, layer, of_inputs ? layer_after_norm_ : after_norm_, of_inputs ? layer_scale_ : mlp_scale());
+    if (role == TensorRole::kDown && layer.is_complete()) ws.predicted_layer = -1;
     return absl::OkStatus();
   }
   const bool is_first = role == TensorRole::kGate || !gated();
   const std::byte* const input = is_first && layer.row_begin == 0 ? Input(ws) : config_.parallel_halves ? ws.mlp_input() : ws.normed;
+  if (predictor_ && is_first && layer.row_begin == 0) Predict(ws, input);
   LinearOut(ws, input, ws.rows, {{&layer, role == TensorRole::kGate ? ws.gate : ws.up}});
   if (is_first) ws.neuron_progress = {.layer = layer_, .has_decider = layer.is_complete()};
   return absl::OkStatus();

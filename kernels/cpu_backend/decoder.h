@@ -4,14 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 
+#include "common/proven_zeros/decider_copy.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/delta_rule.h"
 #include "kernels/cpu_backend/block.h"
 #include "kernels/cpu_backend/layers.h"
 #include "planner/plan/model/model_config.h"
+#include "planner/plan/model/neuron_predictor.h"
 
 namespace lime::cpu {
 
@@ -104,23 +108,45 @@ class MlpBlock final : public Block {
   absl::Status Forward(const StepMemory& memory) override;
   absl::Status ForwardRows(const RowsInMemory& rows, const StepMemory& memory) override;
 
-  // Backend::DecideNeurons and ComputeNeurons (neurons.cc).
+  // Backend::DecideNeurons, ActiveNeurons and ComputeNeurons (neurons.cc).
   absl::StatusOr<std::span<const int32_t>> DecideNeurons(Workspace& ws);
+  absl::StatusOr<std::span<const int32_t>> ActiveNeurons(Workspace& ws, int64_t row);
   absl::Status ForwardNeurons(Workspace& ws, std::span<const NeuronInMemory> neurons) const;
+  // Backend::BindCopy, BindPredictor and InputOfNeurons.
+  absl::Status BindCopy(const Workspace& ws, const DeciderView& copy, std::shared_ptr<const void> storage);
+  absl::Status BindPredictor(const Workspace& ws, const PredictorView& predictor, std::shared_ptr<const void> storage);
+  const std::byte* InputOfNeurons(const Workspace& ws) const { return config_.parallel_halves ? ws.mlp_input() : ws.normed; }
 
  private:
   bool gated() const { return gate_.outputs > 0; }
+  // Pre-activations of the decider up to this number are zeros: 0 but for FATReLU.
+  float threshold() const { return static_cast<float>(config_.activation_limit); }
   absl::Status CheckSparse(const Workspace& ws) const;
   absl::Status CheckNext(const Workspace& ws, std::span<const NeuronInMemory> neurons) const;
+  // The neurons that are not proven to be zero for rows of the normalised input -> ws.neurons. Returns
+  // their number.
+  size_t ProveNeurons(Workspace& ws, const std::byte* input, int64_t rows) const;
+  // A row of the decider comes with each neuron.
+  bool brings_decider() const { return copy_ || predictor_; }
+  // Decides the neurons of each row from the normalised input -> ws.predicted, unless that is done.
+  void Predict(Workspace& ws, const std::byte* input);
+  // Makes zeros of ws.mixed where a neuron is not predicted for a row. The columns are `ids`, or all
+  // neurons if that is empty.
+  void KeepPredicted(Workspace& ws, std::span<const int32_t> ids = {}) const;
   // The activations of the next neurons -> the first columns of ws.mixed.
-  void ActivateNeurons(Workspace& ws, std::span<const int32_t> ids) const;
+  void ActivateNeurons(Workspace& ws, std::span<const NeuronInMemory> neurons) const;
+  // Rows of a matrix -> the first columns of `out`. `data_of`: of a neuron.
+  template <typename DataOf>
+  void ComputeStrips(Workspace& ws, const LinearLayer& layer, std::span<const NeuronInMemory> neurons, const DataOf& data_of,
+                     float* out) const;
   LinearLayer& linear(TensorRole role) {
     if (role == TensorRole::kLayerGate || role == TensorRole::kLayerUp) return role == TensorRole::kLayerUp ? layer_up_ : layer_gate_;
     return role == TensorRole::kGate ? gate_ : role == TensorRole::kUp ? up_ : down_;
   }
-  const std::byte* Input(Workspace& ws) const;  // the normalised input: [tokens, hidden]
-  void Activate(Workspace& ws) const;           // ws.gate, up -> ws.mixed
-  void ActivateInputs(Workspace& ws) const;     // ws.gate, the layer's inputs -> ws.mixed
+  const std::byte* Input(Workspace& ws) const;                    // the normalised input: [tokens, hidden]
+  const std::byte* InputOfRow(Workspace& ws, int64_t row) const;  // [hidden]
+  void Activate(Workspace& ws) const;                             // ws.gate, up -> ws.mixed, of predicted neurons if there is a predictor
+  void ActivateInputs(Workspace& ws) const;                       // ws.gate, the layer's inputs -> ws.mixed
   // Of the sum with the MLP's result.
   float mlp_scale() const { return layer_gate_.outputs > 0 ? 1 : layer_scale_; }
 
@@ -132,6 +158,10 @@ class MlpBlock final : public Block {
   LinearLayer layer_gate_, layer_up_;  // with ModelConfig::layer_inputs
   // As they are bound: rows that stream change the others.
   LinearLayer bound_decider_, bound_up_, bound_down_;
+  std::optional<DeciderView> copy_;
+  std::shared_ptr<const void> copy_storage_;
+  std::optional<PredictorView> predictor_;
+  std::shared_ptr<const void> predictor_storage_;
   Norm layer_after_norm_;
 };
 

@@ -53,6 +53,15 @@ StripWorkspace::Options StripOptions(const ModelSpec& spec, const BackendOptions
           .numerics = numerics};
 }
 
+// Of copies of deciders; nothing without them.
+std::optional<ProverWorkspace::Options> ProverOptions(const ModelSpec& spec, const BackendOptions& options) {
+  if (options.sparse_rows == 0 || options.copied_directions < 0) return std::nullopt;
+  return ProverWorkspace::Options{.max_tokens = options.sparse_rows,
+                                  .max_rows = spec.config.MostIntermediate(),
+                                  .max_cols = spec.config.hidden_size,
+                                  .max_directions = options.copied_directions};
+}
+
 const RopeConfig* LongRope(const ModelConfig& config) {
   const auto found = std::ranges::find(config.ropes, RopeType::kLongRope, &RopeConfig::type);
   return found == config.ropes.end() ? nullptr : &*found;
@@ -135,6 +144,11 @@ void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArr
     on_array(arrays.up_rows, config.MostIntermediate() * static_cast<Bytes>(sizeof(Strip)));
     on_array(arrays.down_columns, config.MostIntermediate() * static_cast<Bytes>(sizeof(Strip)));
   }
+  if (options.predictor_rank > 0) {
+    on_array(arrays.low, rows * options.predictor_rank * kFloat);
+    on_array(arrays.low_x, rows * options.predictor_rank * working);
+    on_array(arrays.predicted, rows * config.MostIntermediate());
+  }
   if (config.experts) ForEachExpertArray(spec, options, arrays, on_array);
   if (options.attends_pieces) on_array(arrays.covered, options.max_sequences * kIndex);
 }
@@ -149,6 +163,7 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       narrow_cols(NarrowCols(spec.config)),
       wide_cols(WideCols(spec.config)),
       sparse_rows(options.sparse_rows),
+      predictor_rank(options.predictor_rank),
       numerics(numerics),
       for_others_rows(options.computes_for_others && spec.config.experts ? MostRowsFor(spec, options) : 0),
       pool(options.num_threads),
@@ -158,6 +173,7 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numer
       long_rope_(LongRope(spec.config)) {
   if (options.attends_for_others) for_others.emplace(AttentionOptions(spec, options, true));
   if (options.sparse_rows > 0) strips.emplace(StripOptions(spec, options, numerics));
+  if (const auto of_prover = ProverOptions(spec, options)) prover.emplace(*of_prover);
   for (const RopeConfig& rope : spec.config.ropes) ropes.emplace_back(rope, options.context);
   ForEachArray(spec, options, *this, [&](auto*& array, Bytes bytes) {
     array_bytes_ += bytes;
@@ -171,6 +187,7 @@ Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) 
                 AttentionWorkspace::BytesFor(AttentionOptions(spec, options, options.attends_pieces));
   if (options.attends_for_others) bytes += AttentionWorkspace::BytesFor(AttentionOptions(spec, options, true));
   if (options.sparse_rows > 0) bytes += StripWorkspace::BytesFor(StripOptions(spec, options));
+  if (const auto of_prover = ProverOptions(spec, options)) bytes += ProverWorkspace::BytesFor(*of_prover);
   for (const RopeConfig& rope : spec.config.ropes) bytes += RopeTable::BytesFor(rope, options.context);
   BatchArrays none;
   ForEachArray(spec, options, none, [&](const auto* /*array*/, Bytes of_array) { bytes += of_array; });
@@ -178,7 +195,8 @@ Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) 
 }
 
 Bytes Workspace::bytes() const {
-  Bytes bytes = array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0) + (strips ? strips->bytes() : 0);
+  Bytes bytes = array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0) +
+                (strips ? strips->bytes() : 0) + (prover ? prover->bytes() : 0);
   for (const RopeTable& rope : ropes) bytes += rope.bytes();
   return bytes;
 }
@@ -191,6 +209,7 @@ absl::Status Workspace::SetBatch(const MicroBatch& batch, int64_t new_logit_rows
   has_records = false;
   experts = {};
   neuron_progress = {};
+  predicted_layer = -1;
   int32_t* head_row = head_rows;
   for (size_t i = 0; i < batch.rows.size(); ++i) {
     tokens[i] = batch.rows[i].token;

@@ -18,6 +18,7 @@
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_columns.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/zero_prover.h"
 #include "kernels/cpu_backend/buffer.h"
 #include "planner/plan/model/model_spec.h"
 
@@ -87,6 +88,10 @@ struct BatchArrays {
   int32_t* neurons = nullptr;  // that are active, ascending
   Strip* up_rows = nullptr;    // of the neurons of one call
   Strip* down_columns = nullptr;
+  // Predictors of neurons; null without BackendOptions::predictor_rank.
+  float* low = nullptr;          // [rows, rank]
+  std::byte* low_x = nullptr;    // [rows, rank] working dtype
+  uint8_t* predicted = nullptr;  // [rows, intermediate]: 1 for a neuron that is predicted for the row
   // [sequence slots]; used if `has_records`. Null without BackendOptions::attends_pieces.
   int32_t* covered = nullptr;
 };
@@ -142,6 +147,7 @@ struct Workspace : BatchArrays {
   const float residual_multiplier;
   const int64_t narrow_cols, wide_cols;  // of the experts; 0: no layer has them
   const int64_t sparse_rows;             // of the largest batch of a sparse MLP; 0: none
+  const int64_t predictor_rank;          // at most; 0: no MLP has a predictor
   const Numerics numerics;
   const int64_t for_others_rows;  // rows of units that are computed together for another device; 0: none
   int64_t rows = 0;
@@ -157,14 +163,16 @@ struct Workspace : BatchArrays {
   bool has_records = false;
   ExpertProgress experts;
   NeuronProgress neuron_progress;
+  int32_t predicted_layer = -1;  // to which `predicted` belongs; -1: to none
 
   ThreadPool pool;
   LinearWorkspace linear;
   AttentionWorkspace attention;
   // Separate, so that it does not change the state that `attention` carries from call to call.
   std::optional<AttentionWorkspace> for_others;
-  std::optional<StripWorkspace> strips;  // of sparse MLPs
-  std::vector<RopeTable> ropes;          // of ModelConfig::ropes
+  std::optional<StripWorkspace> strips;   // of sparse MLPs
+  std::optional<ProverWorkspace> prover;  // of those with copies of their deciders
+  std::vector<RopeTable> ropes;           // of ModelConfig::ropes
 
  private:
   absl::Status FindRuns(const MicroBatch& batch);

@@ -73,4 +73,8 @@ absl::StatusOr<Bytes> PlanActivationBytes(const std::string& name, const ModelSp
   return activation_bytes(spec, options);
 }
 
+bool ProvesZeros(const std::string& name, const ModelSpec& spec, const BackendOptions& options) {
+  return name == kCpuBackend && cpu::CpuProvesZeros(spec, options);
+}
+
 }  // namespace lime

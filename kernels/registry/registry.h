@@ -26,6 +26,9 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const std::string& name, co
 // Backend::ActivationBytes of such a backend, without creating it. Loads its libraries.
 absl::StatusOr<Bytes> PlanActivationBytes(const std::string& name, const ModelSpec& spec, const BackendOptions& options);
 
+// Whether such a backend decides with copies of dense deciders (Backend::BindCopy).
+bool ProvesZeros(const std::string& name, const ModelSpec& spec, const BackendOptions& options);
+
 namespace internal {
 // The functions that a module exports as lime_create_backend and lime_activation_bytes.
 using CreateBackendFn = void(const ModelSpec&, const BackendOptions&, absl::StatusOr<std::unique_ptr<Backend>>* result);

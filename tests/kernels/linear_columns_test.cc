@@ -179,8 +179,11 @@ std::vector<Format> PackedFormats() {
   std::vector<Format> formats;
   int i = 0;
   for (const int bits : {3, 4, 6, 8}) {
-    for (const int group_size : {32, 64, 128})
-      formats.push_back({.dtype = DType::kU32, .working = kWorkingDTypes[i++ % 3], .bits = bits, .group_size = group_size});
+    for (const int group_size : {32, 64, 128}) {
+      formats.push_back({.dtype = DType::kU32, .working = DType::kBF16, .bits = bits, .group_size = group_size});
+      if (const DType other = kWorkingDTypes[i++ % 3]; other != DType::kBF16)
+        formats.push_back({.dtype = DType::kU32, .working = other, .bits = bits, .group_size = group_size});
+    }
   }
   return formats;
 }
@@ -220,9 +223,12 @@ TEST(LinearColumnsTest, HaveTheBitsOfPackedLayers) {
     SCOPED_TRACE(NameOf(format));
     const int64_t rows = format.group_size == 32 ? 32 : 160, cols = format.group_size == 64 ? 2304 : 384;
     const Weights weights(format, rows, cols, 5);
-    for (const double share : {0.03, 0.4}) {
-      ExpectDenseBits(weights, SparseX(format.working, 3, cols, share, 9), 3, {.threads = 2, .result = Result::kAddTo});
-      if (HasFatalFailure()) return;
+    for (const Numerics numerics : NumericsHere()) {
+      for (const double share : {0.0, 0.03, 0.4, 1.0}) {
+        ExpectDenseBits(weights, SparseX(format.working, 3, cols, share, 9), 3,
+                        {.numerics = numerics, .threads = 2, .result = Result::kAddTo});
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
@@ -296,15 +302,18 @@ TEST(LinearColumnsTest, NoSumIsNegativeZero) {
 
 TEST(LinearColumnsTest, NanAndInfinityOfXReachTheSums) {
   for (const Numerics numerics : NumericsHere()) {
-    for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      const Weights weights({}, 40, 130, 1);
-      Array x = SparseX(DType::kBF16, 2, 130, 0.1, 2);
-      x.Set(130 + 64, value);  // of the second token
-      const std::vector<std::byte> bits = Sparse(weights, x, 2, {.numerics = numerics}, 4);
-      const auto* const sums = reinterpret_cast<const float*>(bits.data());
-      for (int64_t row = 0; row < 40; ++row) {
-        EXPECT_TRUE(std::isfinite(sums[row]));
-        EXPECT_FALSE(std::isfinite(sums[41 + row])) << row;
+    for (const Format& format : {Format{}, Format{.dtype = DType::kU32, .bits = 6, .group_size = 32}}) {
+      for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        const int64_t rows = 64, cols = 160;
+        const Weights weights(format, rows, cols, 1);
+        Array x = SparseX(DType::kBF16, 2, cols, 0.1, 2);
+        x.Set(cols + 64, value);  // of the second token
+        const std::vector<std::byte> bits = Sparse(weights, x, 2, {.numerics = numerics}, 4);
+        const auto* const sums = reinterpret_cast<const float*>(bits.data());
+        for (int64_t row = 0; row < rows; ++row) {
+          EXPECT_TRUE(std::isfinite(sums[row]));
+          EXPECT_FALSE(std::isfinite(sums[rows + 1 + row])) << row;
+        }
       }
     }
   }
@@ -312,9 +321,10 @@ TEST(LinearColumnsTest, NanAndInfinityOfXReachTheSums) {
 
 TEST(LinearColumnsTest, WorkspacesServeOneSumAfterTheOther) {
   const Weights large({}, 200, 5000, 1), small({.dtype = DType::kF32, .working = DType::kBF16}, 33, 40, 2);
+  const Weights packed({.dtype = DType::kU32, .bits = 4, .group_size = 64}, 96, 640, 3);
   ThreadPool pool(2);
   StripWorkspace ws(MemoryFor(large.matrix(), 3, {.threads = 2}));
-  for (const Weights* weights : {&large, &small, &large}) {
+  for (const Weights* weights : {&large, &small, &packed, &large, &packed}) {
     const Matrix& m = weights->matrix();
     const Array x = SparseX(DType::kBF16, 2, m.cols, 0.05, 3);
     Output output(Result::kBias, *weights, DType::kBF16, 2);
@@ -330,13 +340,11 @@ TEST(LinearColumnsTest, WorkspacesServeOneSumAfterTheOther) {
 
 TEST(LinearColumnsTest, FormatsWithoutAKernelAreRefused) {
   Matrix m{.rows = 64, .cols = 64, .dtype = DType::kU8, .bits = 4, .group_size = 32, .scale_dtype = DType::kU8};
-  EXPECT_THAT(std::string(CheckColumns(m, DType::kBF16, Numerics::kPortable).message()), HasSubstr("mxfp4 or FP8"));
+  EXPECT_THAT(std::string(CheckColumns(m).message()), HasSubstr("mxfp4 or FP8"));
   m = {.rows = 40, .cols = 64, .dtype = DType::kU32, .bits = 4, .group_size = 32};
-  EXPECT_THAT(std::string(CheckColumns(m, DType::kBF16, Numerics::kPortable).message()), HasSubstr("need a multiple of 32"));
+  EXPECT_THAT(std::string(CheckColumns(m).message()), HasSubstr("need a multiple of 32"));
   m.rows = 64;
-  EXPECT_TRUE(CheckColumns(m, DType::kBF16, Numerics::kPortable).ok());
-  LIME_SKIP_WITHOUT(EmulatedBf16() != nullptr, "a CPU with AVX-512");
-  EXPECT_THAT(std::string(CheckColumns(m, DType::kBF16, Numerics::kEmulatedBf16).message()), HasSubstr("--numerics portable"));
+  EXPECT_TRUE(CheckColumns(m).ok());
 }
 
 TEST(LinearRowsTest, HaveTheBitsOfDenseLayers) {

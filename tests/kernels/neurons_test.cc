@@ -11,11 +11,14 @@
 #include <new>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "common/proven_zeros/decider_copy.h"
 #include "kernels/cpu_backend/cpu_backend.h"
 #include "planner/plan/model/described_model.h"
+#include "planner/plan/model/neuron_predictor.h"
 #include "tests/kernels/random_experts.h"
 #include "tests/kernels/random_model.h"
 #include "tests/kernels/strips.h"
@@ -111,6 +114,11 @@ class SparseModel {
     bool whole = false;  // all matrices are bound
     bool decider_streams = false;
     int64_t sparse_rows = kMostRows;
+    int copy_bits = 0;       // of a copy of the decider; 0: none is bound
+    int predictor_rank = 0;  // 0: none is bound
+    float limit = 0;         // of the predictor
+
+    bool has_no_decider() const { return copy_bits > 0 || predictor_rank > 0; }
   };
 
   std::unique_ptr<Backend> Open(const Opening& opening) {
@@ -119,14 +127,58 @@ class SparseModel {
       BlockWeights weights;
       for (size_t i = 0; i < tensors_[block].size(); ++i) {
         const TensorSpec& tensor = spec_.blocks[block].tensors[i];
-        const bool is_bundled = spec_.blocks[block].id == kMlp && !IsPinned(tensor) && tensor.part == TensorPart::kWeight &&
-                                (tensor.role != decider() || opening.decider_streams);
+        // Scales of a decider that streams come with its rows; those of bundles stay in memory.
+        const bool is_weight = tensor.part == TensorPart::kWeight;
+        const bool is_bundled = spec_.blocks[block].id == kMlp && !IsPinned(tensor) &&
+                                (tensor.role == decider() ? opening.decider_streams || (opening.has_no_decider() && is_weight) : is_weight);
         weights.tensors.push_back(is_bundled && !opening.whole ? nullptr : tensors_[block][i].data());
       }
       EXPECT_TRUE(backend->BindBlock(spec_.blocks[block], weights).ok());
     }
     for (int64_t layer = 0; layer < 2; ++layer) backend->SetPages(0, layer, std::vector<int32_t>{0});
+    if (opening.copy_bits > 0) {
+      const auto copy = std::make_shared<DeciderCopy>(CopyOfDecider(opening.copy_bits));
+      const absl::Status bound = backend->BindCopy(kMlp, copy->view(), copy);
+      EXPECT_TRUE(bound.ok()) << bound;
+    }
+    if (opening.predictor_rank > 0) {
+      const auto predictor = std::make_shared<Predictor>(PredictorOf(opening.predictor_rank));
+      const absl::Status bound = backend->BindPredictor(kMlp, predictor->view(opening.limit), predictor);
+      EXPECT_TRUE(bound.ok()) << bound;
+    }
     return backend;
+  }
+
+  // With random numbers. Its biases lie around zero, so that the limit decides how many are predicted.
+  struct Predictor {
+    cpu::Array a, b, c;
+    int64_t rank;
+
+    PredictorView view(float limit) const {
+      return {
+          .neurons = c.size(), .cols = kHidden, .rank = rank, .a = a.data.data(), .b = b.data.data(), .c = c.data.data(), .limit = limit};
+    }
+  };
+  Predictor PredictorOf(int64_t rank) const {
+    const DType dtype = spec_.working_dtype;
+    const int64_t n = spec_.config.layer(0).intermediate_size;
+    return {.a = cpu::RandomArray(dtype, rank * kHidden, 11, 0.1F),
+            .b = cpu::RandomArray(dtype, n * rank, 12, 0.4F),
+            .c = cpu::RandomArray(dtype, n, 13, 0.1F),
+            .rank = rank};
+  }
+
+  static constexpr int64_t kDirections = 6;
+  DeciderCopy CopyOfDecider(int bits) {
+    const std::vector<std::byte>& tensor = *Tensor(decider());
+    cpu::Array values(spec_.working_dtype, std::ssize(tensor) / ElementBytes(spec_.working_dtype));
+    values.data = tensor;
+    std::vector<float> weights;
+    for (int64_t i = 0; i < values.size(); ++i) weights.push_back(values[i]);
+    return DeciderCopy::Create(
+               {.rows = values.size() / kHidden, .cols = kHidden, .weights = weights, .bits = bits},
+               {.mean = cpu::RandomFloats(kHidden, 1, 0.1F), .directions = cpu::RandomFloats(kDirections * kHidden, 2, 0.1F)})
+        .value();
   }
 
   static BackendOptions OptionsOf(const Opening& opening) {
@@ -137,12 +189,14 @@ class SparseModel {
             .context = 64,
             .num_kv_pages = 8,
             .sparse_rows = opening.sparse_rows,
+            .copied_directions = opening.copy_bits > 0 ? kDirections : -1,
+            .predictor_rank = opening.predictor_rank,
             .numerics = opening.numerics};
   }
 
   // A neuron's memory of its own, for one call.
   struct Bundle {
-    std::vector<std::byte> up;
+    std::vector<std::byte> decider, up;
     std::vector<uint32_t> down;
   };
 
@@ -152,6 +206,8 @@ class SparseModel {
       return info.bytes / info.shape[0];
     };
     Bundle bundle;
+    const std::byte* const row = Tensor(decider())->data() + neuron * row_bytes(decider());
+    bundle.decider.assign(row, row + row_bytes(decider()));
     if (gated()) {
       const std::byte* const up = Tensor(TensorRole::kUp)->data() + neuron * row_bytes(TensorRole::kUp);
       bundle.up.assign(up, up + row_bytes(TensorRole::kUp));
@@ -208,6 +264,7 @@ absl::Status ComputeSome(Backend& backend, SparseModel& model, std::span<const i
   for (const int32_t id : ids) bundles.push_back(model.BundleOf(id));
   for (size_t i = 0; i < ids.size(); ++i) {
     neurons.push_back({.neuron = ids[i],
+                       .decider = bundles[i].decider.data(),
                        .up = model.gated() ? bundles[i].up.data() : nullptr,
                        .down = reinterpret_cast<const std::byte*>(bundles[i].down.data())});
   }
@@ -231,9 +288,7 @@ class NeuronsTest : public ::testing::TestWithParam<NamedModel> {};
 TEST_P(NeuronsTest, GiveTheBitsOfWholeMatrices) {
   SparseModel model(GetParam());
   const DType dtype = model.spec().working_dtype;
-  const bool is_packed = GetParam().bits > 0;
   for (const std::string numerics : {"portable", "emulated-bf16"}) {
-    if (is_packed && numerics != "portable") continue;
     for (const int64_t rows : {int64_t{1}, int64_t{3}, kMostRows}) {
       const std::vector<std::byte> whole = WholeBits(model, numerics, rows, 7);
       for (const size_t most : {size_t{1}, size_t{7}, size_t{100000}}) {
@@ -250,6 +305,125 @@ TEST_P(NeuronsTest, GiveTheBitsOfWholeMatrices) {
       }
     }
   }
+}
+
+TEST_P(NeuronsTest, ACopyOfTheDeciderGivesTheSameBits) {
+  SparseModel model(GetParam());
+  const DType dtype = model.spec().working_dtype;
+  if (GetParam().bits > 0) {
+    const auto backend = model.Open({.copy_bits = 0});
+    EXPECT_THAT(std::string(backend->BindCopy(kMlp, {.rows = 160, .cols = kHidden}, nullptr).message()), HasSubstr("no memory for a copy"));
+    return;
+  }
+  for (const std::string numerics : {"portable", "emulated-bf16"}) {
+    for (const int64_t rows : {int64_t{1}, int64_t{3}, kMostRows}) {
+      const std::vector<std::byte> whole = WholeBits(model, numerics, rows, 7);
+      const auto dense = model.Open({.numerics = numerics});
+      Begin(*dense, dtype, rows, 7);
+      const std::vector<int32_t> active(dense->DecideNeurons(kMlp)->begin(), dense->DecideNeurons(kMlp)->end());
+      size_t fewest = static_cast<size_t>(GetParam().neurons) + 1;
+      for (const int bits : {4, 5, 6, 8}) {
+        for (const size_t most : {size_t{1}, size_t{7}, size_t{100000}}) {
+          SCOPED_TRACE(numerics + ", " + std::to_string(rows) + " rows, " + std::to_string(bits) + " bits, calls of " +
+                       std::to_string(most));
+          if (most == 1 && GetParam().neurons > 1000) continue;
+          const auto backend = model.Open({.numerics = numerics, .threads = rows == 3 ? 2 : 1, .copy_bits = bits});
+          Begin(*backend, dtype, rows, 7);
+          const auto found = backend->DecideNeurons(kMlp);
+          ASSERT_TRUE(found.ok()) << found.status();
+          const std::vector<int32_t> unproven(found->begin(), found->end());
+          EXPECT_TRUE(std::ranges::includes(unproven, active)) << "an active neuron was proven to be zero";
+          EXPECT_LE(unproven.size(), fewest) << "more bits prove more";
+          if (most == 100000) fewest = unproven.size() + unproven.size() / 10;
+          ComputeAll(*backend, model, unproven, most);
+          ASSERT_EQ(Bits(*backend), whole);
+        }
+      }
+      EXPECT_TRUE(rows > 1 || fewest < static_cast<size_t>(GetParam().neurons)) << "nothing was proven";
+    }
+  }
+}
+
+// Whole matrices, pieces of them, and neurons in calls of any size give one result of a row, alone or among
+// others, on any number of threads.
+TEST_P(NeuronsTest, PredictedOnesGiveOneResultInAllCalls) {
+  SparseModel model(GetParam());
+  const DType dtype = model.spec().working_dtype;
+  const int64_t n = GetParam().neurons;
+  if (GetParam().bits > 0) {
+    const auto backend = model.Open({.copy_bits = 0});
+    EXPECT_FALSE(backend->BindPredictor(kMlp, model.PredictorOf(4).view(0), nullptr).ok());
+    return;
+  }
+  for (const std::string numerics : {"portable", "emulated-bf16"}) {
+    for (const int rank : {5, 24}) {
+      SCOPED_TRACE(numerics + ", rank " + std::to_string(rank));
+      const SparseModel::Opening opening{.numerics = numerics, .predictor_rank = rank};
+      SparseModel::Opening whole = opening;
+      whole.whole = true;
+      const auto backend = model.Open(whole);
+      Begin(*backend, dtype, kMostRows, 7);
+      const std::vector<std::byte> before = Bits(*backend);
+      ASSERT_TRUE(backend->Compute(kMlp).ok());
+      const std::vector<std::byte> all = Bits(*backend);
+      EXPECT_NE(all, WholeBits(model, numerics, kMostRows, 7)) << "the predictor misses some";
+
+      const auto pieces = model.Open(opening);
+      Begin(*pieces, dtype, kMostRows, 7);
+      std::vector<std::vector<int32_t>> of_rows;
+      for (int64_t row = 0; row < kMostRows; ++row) {
+        const auto predicted = pieces->ActiveNeurons(kMlp, row);
+        ASSERT_TRUE(predicted.ok()) << predicted.status();
+        of_rows.emplace_back(predicted->begin(), predicted->end());
+        EXPECT_TRUE(!of_rows.back().empty() && std::ssize(of_rows.back()) < n);
+      }
+      for (const TensorRole role : {TensorRole::kGate, TensorRole::kUp, TensorRole::kDown}) {
+        if (model.Tensor(role) == nullptr) continue;
+        const int64_t rows = role == TensorRole::kDown ? kHidden : n;
+        for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, 64), {64, rows}})
+          ASSERT_TRUE(pieces->ComputeRows(kMlp, model.Rows(role, begin, end)).ok());
+      }
+      EXPECT_EQ(Bits(*pieces), all);
+
+      // The first rows of a stream, or of each of its two planes.
+      const auto first = [planes = size_t{model.spec().config.parallel_halves ? 2U : 1U}](const std::vector<std::byte>& stream,
+                                                                                          int64_t rows) {
+        const size_t plane = stream.size() / planes, taken = plane / kMostRows * static_cast<size_t>(rows);
+        std::vector<std::byte> out;
+        for (size_t begin = 0; begin < stream.size(); begin += plane)
+          out.insert(out.end(), stream.begin() + static_cast<int64_t>(begin), stream.begin() + static_cast<int64_t>(begin + taken));
+        return out;
+      };
+      for (const int64_t rows : {int64_t{1}, int64_t{3}, kMostRows}) {
+        for (const size_t most : {size_t{7}, size_t{100000}}) {
+          SparseModel::Opening few = opening;
+          few.threads = rows == 3 ? 2 : 1;
+          const auto neurons = model.Open(few);
+          Begin(*neurons, dtype, rows, 7);
+          std::ranges::copy(first(before, rows), neurons->Hidden().begin());
+          const auto predicted = neurons->DecideNeurons(kMlp);
+          ASSERT_TRUE(predicted.ok()) << predicted.status();
+          std::set<int32_t> any;
+          for (int64_t row = 0; row < rows; ++row)
+            any.insert(of_rows[static_cast<size_t>(row)].begin(), of_rows[static_cast<size_t>(row)].end());
+          EXPECT_TRUE(std::ranges::equal(*predicted, any));
+          ComputeAll(*neurons, model, *predicted, most);
+          ASSERT_EQ(Bits(*neurons), first(all, rows));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(NeuronsTest, APredictorOfAllGivesTheBitsOfWholeMatrices) {
+  SparseModel model(GetParam());
+  if (GetParam().bits > 0) return;
+  const auto backend = model.Open({.predictor_rank = 3, .limit = -1e30F});
+  Begin(*backend, model.spec().working_dtype, 2, 3);
+  const std::vector<int32_t> all(backend->DecideNeurons(kMlp)->begin(), backend->DecideNeurons(kMlp)->end());
+  EXPECT_THAT(all, SizeIs(GetParam().neurons));
+  ComputeAll(*backend, model, all, 50);
+  EXPECT_EQ(Bits(*backend), WholeBits(model, "portable", 2, 3));
 }
 
 TEST_P(NeuronsTest, ADeciderThatStreamsGivesTheSameBits) {
@@ -295,6 +469,35 @@ INSTANTIATE_TEST_SUITE_P(
                       NamedModel{"opt_q4", "opt", "bfloat16", 160, 4}, NamedModel{"llama_q3", "llama", "float16", 160, 3},
                       NamedModel{"llama_q6", "llama", "bfloat16", 160, 6}, NamedModel{"llama_q8", "llama", "float32", 160, 8}),
     [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(NeuronsTest, OfSingleRowsAreThoseOfTheBatch) {
+  SparseModel model(GetParam());
+  const int64_t n = GetParam().neurons, most = 2 * kMostRows;  // more than may be decided
+  const auto backend = model.Open({.decider_streams = true});
+  const auto of_rows = [&](int64_t rows) {
+    Begin(*backend, model.spec().working_dtype, rows, 5);
+    EXPECT_TRUE(backend->ComputeRows(kMlp, model.Rows(model.decider(), 0, n)).ok());
+    std::vector<std::vector<int32_t>> of;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto active = backend->ActiveNeurons(kMlp, row);
+      EXPECT_TRUE(active.ok()) << active.status();
+      of.emplace_back(active->begin(), active->end());
+    }
+    return of;
+  };
+  std::set<int32_t> any;
+  const std::vector<std::vector<int32_t>> rows = of_rows(3);
+  for (const std::vector<int32_t>& row : rows) any.insert(row.begin(), row.end());
+  EXPECT_NE(rows[0], rows[1]);
+  EXPECT_TRUE(std::ranges::equal(backend->DecideNeurons(kMlp).value(), any));
+  of_rows(most);
+  EXPECT_FALSE(backend->ActiveNeurons(kMlp, most).ok());
+  // The rest is computed as if nobody had asked.
+  if (model.gated()) ASSERT_TRUE(backend->ComputeRows(kMlp, model.Rows(TensorRole::kUp, 0, n)).ok());
+  ASSERT_TRUE(backend->ComputeRows(kMlp, model.Rows(TensorRole::kDown, 0, kHidden)).ok());
+  EXPECT_EQ(Bits(*backend), WholeBits(model, "portable", most, 5));
+  EXPECT_THAT(std::string(backend->ActiveNeurons(kMlp, 0).status().message()), HasSubstr("its decider has not streamed"));
+}
 
 constexpr NamedModel kOpt{"opt", "opt", "bfloat16"}, kLlama{"llama", "llama", "bfloat16"};
 
@@ -342,6 +545,69 @@ TEST(NeuronsOfAllTest, NanIsActive) {
       EXPECT_EQ(std::isnan(value), i >= kHidden) << i;
     }
   }
+}
+
+TEST(NeuronsOfAllTest, NanIsUnproven) {
+  for (const NamedModel& named : {kOpt, kLlama}) {
+    SparseModel model(named);
+    const auto backend = model.Open({.copy_bits = 8});
+    Begin(*backend, DType::kBF16, 2, 3);
+    const BF16 nan = FromFloat<BF16>(std::numeric_limits<float>::quiet_NaN());
+    std::memcpy(backend->Hidden().data() + (kHidden + 5) * 2, &nan, 2);
+    const std::vector<std::byte> before = Bits(*backend);
+    const std::vector<int32_t> unproven(backend->DecideNeurons(kMlp)->begin(), backend->DecideNeurons(kMlp)->end());
+    EXPECT_THAT(unproven, SizeIs(160));
+    ComputeAll(*backend, model, unproven, 30);
+    const auto whole = model.Open({.whole = true});
+    Begin(*whole, DType::kBF16, 2, 3);
+    std::ranges::copy(before, whole->Hidden().begin());
+    ASSERT_TRUE(whole->Compute(kMlp).ok());
+    EXPECT_EQ(std::memcmp(Bits(*backend).data(), Bits(*whole).data(), static_cast<size_t>(kHidden * 2)), 0) << "the other row";
+  }
+}
+
+TEST(NeuronsOfAllTest, CopiesThatDoNotFitAreRefused) {
+  SparseModel model(kOpt);
+  const auto backend = model.Open({.copy_bits = 5});
+  const auto refusal = [&](const DeciderView& copy) { return std::string(backend->BindCopy(kMlp, copy, nullptr).message()); };
+  const DeciderCopy copy = model.CopyOfDecider(5);
+  DeciderView view = copy.view();
+  view.rows = 159;
+  EXPECT_THAT(refusal(view), HasSubstr("layer 0 has 159 rows of 96 columns, need 160 of 96"));
+  view = copy.view();
+  view.directions = 7;
+  EXPECT_THAT(refusal(view), HasSubstr("no memory for a copy of its decider with 7 directions"));
+  EXPECT_THAT(std::string(backend->BindCopy(kNext, copy.view(), nullptr).message()), HasSubstr("has no sparse form"));
+  Begin(*backend, DType::kBF16, 1, 3);
+  const std::vector<int32_t> unproven(backend->DecideNeurons(kMlp)->begin(), backend->DecideNeurons(kMlp)->end());
+  ASSERT_FALSE(unproven.empty());
+  SparseModel::Bundle bundle = model.BundleOf(unproven[0]);
+  const NeuronInMemory without{.neuron = unproven[0], .down = reinterpret_cast<const std::byte*>(bundle.down.data())};
+  EXPECT_THAT(std::string(backend->ComputeNeurons(kMlp, {&without, 1}).message()), HasSubstr("came without its weights"));
+}
+
+TEST(NeuronsOfAllTest, PredictorsThatDoNotFitAreRefused) {
+  SparseModel model(kOpt);
+  const auto backend = model.Open({.predictor_rank = 8});
+  const SparseModel::Predictor predictor = model.PredictorOf(8);
+  const auto refusal = [&](const PredictorView& view, BlockId block = kMlp) {
+    return std::string(backend->BindPredictor(block, view, nullptr).message());
+  };
+  PredictorView view = predictor.view(0);
+  view.neurons = 159;
+  EXPECT_THAT(refusal(view), HasSubstr("layer 0 has 159 neurons, 96 columns and rank 8, need 160 neurons and 96 columns"));
+  view = predictor.view(0), view.cols = 95;
+  EXPECT_THAT(refusal(view), HasSubstr("95 columns"));
+  view = predictor.view(0), view.rank = 0;
+  EXPECT_THAT(refusal(view), HasSubstr("rank 0"));
+  view = predictor.view(0), view.rank = 9;
+  EXPECT_THAT(refusal(view), HasSubstr("no memory for a predictor of rank 9"));
+  EXPECT_THAT(refusal(predictor.view(0), kNext), HasSubstr("has no sparse form"));
+  EXPECT_THAT(std::string(model.Open({.copy_bits = 5})->BindPredictor(kMlp, predictor.view(0), nullptr).message()),
+              HasSubstr("no memory for a predictor"));
+  SparseModel silu({"silu", "silu", "bfloat16"});
+  const auto without = cpu::OpenCpuBackend(silu.spec(), SparseModel::OptionsOf({.predictor_rank = 8})).value();
+  EXPECT_FALSE(without->BindPredictor(kMlp, silu.PredictorOf(8).view(0), nullptr).ok());
 }
 
 TEST(NeuronsOfAllTest, TheWholeBlockMayBeComputedInstead) {
@@ -408,6 +674,19 @@ TEST(NeuronsOfAllTest, NothingIsAllocated) {
     EXPECT_TRUE(backend->DecideNeurons(kMlp).ok() && backend->ComputeNeurons(kMlp, std::span(neurons).first(9)).ok() &&
                 backend->ComputeNeurons(kMlp, std::span(neurons).subspan(9)).ok());
     EXPECT_EQ(g_allocations - before, 0);
+    const auto proving = model.Open({.threads = 2, .copy_bits = 6});
+    Begin(*proving, DType::kBF16, 2, 3);
+    const int64_t before_proofs = g_allocations;
+    EXPECT_TRUE(proving->DecideNeurons(kMlp).ok());
+    EXPECT_EQ(g_allocations - before_proofs, 0);
+    EXPECT_EQ(proving->ActivationBytes(), cpu::CpuActivationBytes(model.spec(), SparseModel::OptionsOf({.threads = 2, .copy_bits = 6})));
+    const auto predicting = model.Open({.threads = 2, .predictor_rank = 8});
+    Begin(*predicting, DType::kBF16, 2, 3);
+    const int64_t before_predictions = g_allocations;
+    EXPECT_TRUE(predicting->DecideNeurons(kMlp).ok());
+    EXPECT_EQ(g_allocations - before_predictions, 0);
+    EXPECT_EQ(predicting->ActivationBytes(),
+              cpu::CpuActivationBytes(model.spec(), SparseModel::OptionsOf({.threads = 2, .predictor_rank = 8})));
     const SparseModel::Opening opening{.threads = 2};
     EXPECT_EQ(backend->ActivationBytes(), cpu::CpuActivationBytes(model.spec(), SparseModel::OptionsOf(opening)));
     EXPECT_GT(backend->ActivationBytes(), cpu::CpuActivationBytes(model.spec(), SparseModel::OptionsOf({.threads = 2, .sparse_rows = 0})));

@@ -42,10 +42,10 @@ struct F32x16 {
   LaneVec v[kVecs];
 };
 
-// Sanitizer builds call these functions instead of inlining them, which halves the compile time of
-// the kernels.
+// Sanitizer builds and emulated lanes call these functions instead of inlining them, which halves the
+// compile time of the kernels. Emulated lanes spend their time in std::fma.
 #undef LIME_LANES_SHARED
-#ifdef LIME_SANITIZED
+#if defined(LIME_SANITIZED) || LIME_LANES_EMULATED
 #define LIME_LANES_SHARED inline HWY_NOINLINE
 #else
 #define LIME_LANES_SHARED HWY_INLINE
@@ -65,18 +65,20 @@ HWY_INLINE F32x16 Zero() {
 }
 
 // a * b + c, rounded once.
-HWY_INLINE LaneVec FusedMulAdd(LaneVec a, LaneVec b, LaneVec c) {
 #if LIME_LANES_EMULATED
+LIME_LANES_SHARED LaneVec FusedMulAdd(LaneVec a, LaneVec b, LaneVec c) {
   alignas(64) float x[kVecLanes], y[kVecLanes], z[kVecLanes];
   hn::Store(a, LaneTag(), x);
   hn::Store(b, LaneTag(), y);
   hn::Store(c, LaneTag(), z);
   for (int i = 0; i < kVecLanes; ++i) z[i] = std::fma(x[i], y[i], z[i]);
   return hn::Load(LaneTag(), z);
-#else
-  return hn::MulAdd(a, b, c);
-#endif
 }
+#else
+HWY_INLINE LaneVec FusedMulAdd(LaneVec a, LaneVec b, LaneVec c) {
+  return hn::MulAdd(a, b, c);
+}
+#endif
 
 HWY_INLINE F32x16 MulAdd(F32x16 a, F32x16 b, F32x16 c) {
   LIME_EACH_VEC(i) c.v[i] = FusedMulAdd(a.v[i], b.v[i], c.v[i]);

@@ -231,6 +231,7 @@ void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, co
 }  // namespace lime::cpu::bf16
 
 #include "kernels/cpu/linear/linear_packed-inl.h"
+#include "kernels/cpu/linear/linear_packed_columns-inl.h"
 
 namespace lime::cpu::bf16 {
 namespace {
@@ -315,6 +316,9 @@ constexpr Bf16Kernels KernelsOf() {
                      .pack_tile = PackPairTile<Dot>,
                      .multiply_panel = MultiplyPackedPanel<Dot>},
           .add_columns = AddColumns<Dot>,
+          .add_codes = AddCodes<Dot>,
+          .sum_group = SumOfGroup<Dot>,
+          .end_group = EndGroup,
           .step = Step<Dot>,
           .spin = Spin<Dot>};
 }

@@ -26,6 +26,11 @@ struct Bf16Kernels {
   LinearKernels packed;  // packed weights with scales of bf16
   // Adds pairs of columns of bf16 to their lanes (linear_columns_kernels.h), in tiles of kMaxTileRows.
   void (*add_columns)(const ColumnTile& tile, std::span<const ColumnEntry> entries);
+  // Packed columns with scales of bf16: adds pairs to the sums of their group; the sum of the `size` x
+  // of a group; and adds a group, whose x have this sum, to the output. tile.scales: of the group.
+  void (*add_codes)(const ColumnTile& tile, std::span<const ColumnEntry> entries);
+  float (*sum_group)(const BF16* x, int64_t size);
+  void (*end_group)(const ColumnTile& tile, float sum_of_x);
   // acc[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1] for 16 lanes, rounded as one step of the
   // kernels.
   void (*step)(const BF16* w, const BF16* x, float* acc);

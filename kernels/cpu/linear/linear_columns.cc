@@ -16,14 +16,10 @@ namespace lime::cpu {
 namespace {
 
 constexpr int64_t kFold = kSumChunks * kChunk;
-constexpr int64_t kLeastGroup = 32;
-constexpr int64_t kScaleFloats = kFold / kLeastGroup * 2 * kMaxTileRows;  // of a thread
+constexpr int64_t kScaleFloats = kFold / kLeastGroupColumns * 2 * kMaxTileRows;  // of a thread
 
 int64_t PaddedRows(int64_t rows) {
   return RoundUp(rows, kMaxTileRows);
-}
-int64_t MostSegments(const StripWorkspace::Options& options) {
-  return options.max_columns / kFold + 1;
 }
 
 // Calls fn(pointer, count) for each array of a workspace.
@@ -34,12 +30,16 @@ void ForEachArray(const StripWorkspace::Options& o, StripWorkspace::Impl& ws, Fn
   fn(ws.lanes, o.max_tokens * kChunk * rows);
   fn(ws.y, o.max_tokens * rows);
   fn(ws.scales, o.num_threads * kScaleFloats);
-  fn(ws.entries, o.max_tokens * (o.max_columns + 1));  // one may have waited
-  fn(ws.first, o.max_tokens * (MostSegments(o) + 1));
-  fn(ws.segments, MostSegments(o));
+  fn(ws.entries, o.max_tokens * (o.max_columns + kMostPieceColumns));  // some may have waited
+  fn(ws.first, o.max_tokens * (MostColumnGroups(o) + 1));
+  fn(ws.segments, MostColumnGroups(o));
   fn(ws.zeros, rows * static_cast<Bytes>(sizeof(BF16)));
   fn(ws.held, rows * static_cast<Bytes>(sizeof(BF16)));
   fn(ws.held_x, o.max_tokens);
+  fn(ws.piece, kMostPieceColumns * rows);
+  fn(ws.piece_x, o.max_tokens * kMostPieceColumns);
+  fn(ws.group_x, o.max_tokens * kMostGroupColumns);
+  fn(ws.group_sums, o.max_tokens * MostColumnGroups(o));
 }
 
 template <typename T>
@@ -84,14 +84,11 @@ StripWorkspace::~StripWorkspace() {
   std::free(impl_->memory);
 }
 
-absl::Status CheckColumns(const Matrix& matrix, DType x_dtype, Numerics numerics) {
+absl::Status CheckColumns(const Matrix& matrix) {
   if (!matrix.IsPacked()) return absl::OkStatus();
   if (matrix.dtype != DType::kU32) return absl::UnimplementedError("there is no kernel for single columns of mxfp4 or FP8");
   if (matrix.rows % kChunk != 0)
     return absl::UnimplementedError(absl::StrCat("single columns of ", matrix.rows, " packed weights: need a multiple of ", kChunk));
-  if (x_dtype == DType::kBF16 && matrix.scale_dtype == DType::kBF16 && ChooseBf16(numerics) != nullptr)
-    return absl::UnimplementedError(
-        "single columns of packed weights have no kernel in the order of the bf16 dot product; use --numerics portable");
   return absl::OkStatus();
 }
 
@@ -101,10 +98,13 @@ void BeginColumns(StripWorkspace& workspace, const Matrix& matrix, DType x_dtype
   LIME_CHECK_LE(matrix.rows, ws.options.max_rows);
   LIME_CHECK_LE(matrix.cols, ws.options.max_columns);
   const bool pairs = x_dtype == DType::kBF16 && matrix.dtype == DType::kBF16;
+  const bool groups = x_dtype == DType::kBF16 && matrix.IsPacked() && matrix.scale_dtype == DType::kBF16;
   ws.matrix = &matrix, ws.x_dtype = x_dtype, ws.tokens = tokens;
   ws.bf16 = pairs ? ChooseBf16(ws.options.numerics) : nullptr;
-  ws.tile_rows = ws.bf16 != nullptr ? kMaxTileRows : ColumnTileRows();
-  ws.fold = 0, ws.held_index = -1;
+  ws.groups = groups ? ChooseBf16(ws.options.numerics) : nullptr;
+  ws.tile_rows = ws.bf16 != nullptr || ws.groups != nullptr ? kMaxTileRows : ColumnTileRows();
+  ws.fold = 0, ws.held_index = -1, ws.piece_columns = 0;
+  std::fill_n(ws.group_x, tokens * kMostGroupColumns, uint16_t{0});
   const int64_t rows = PaddedRows(ws.options.max_rows);
   std::fill_n(ws.lanes, tokens * kChunk * rows, 0.0f);
   std::fill_n(ws.y, tokens * rows, 0.0f);
@@ -209,7 +209,8 @@ struct TokenEntries {
 };
 
 TokenEntries EntriesOf(const StripWorkspace::Impl& ws, int64_t token) {
-  return {.entries = ws.entries + token * (ws.options.max_columns + 1), .first = ws.first + token * (MostSegments(ws.options) + 1)};
+  return {.entries = ws.entries + token * (ws.options.max_columns + kMostPieceColumns),
+          .first = ws.first + token * (MostColumnGroups(ws.options) + 1)};
 }
 
 void FillEntries(const StripWorkspace::Impl& ws, const Columns& columns, size_t segments) {
@@ -231,23 +232,9 @@ void FillEntries(const StripWorkspace::Impl& ws, const Columns& columns, size_t 
   }
 }
 
-int64_t Tiles(const StripWorkspace::Impl& ws) {
-  return (ws.matrix->rows + ws.tile_rows - 1) / ws.tile_rows;
-}
-
-ColumnTile TileOf(const StripWorkspace::Impl& ws, int64_t tile, int64_t token, int thread) {
-  const int64_t begin = tile * ws.tile_rows;
-  return {.matrix = ws.matrix,
-          .begin = begin,
-          .count = std::min(ws.tile_rows, ws.matrix->rows - begin),
-          .stride = ws.tile_rows,
-          .lanes = ws.lanes + (token * PaddedRows(ws.options.max_rows) + begin) * kChunk,
-          .scales = ws.scales + thread * kScaleFloats};
-}
-
 // Ends a fold.
 void SumTile(const StripWorkspace::Impl& ws, const ColumnTile& tile, int64_t token) {
-  const bool even_odd = ws.bf16 != nullptr || ColumnsAreEvenOdd(*ws.matrix);
+  const bool even_odd = ws.bf16 != nullptr || ws.groups != nullptr || ColumnsAreEvenOdd(*ws.matrix);
   SumColumnLanes(tile, even_odd, ws.y + token * PaddedRows(ws.options.max_rows) + tile.begin);
 }
 
@@ -273,18 +260,18 @@ void HoldLast(StripWorkspace::Impl& ws, std::span<const Strip> columns, const vo
 void AddAll(ThreadPool& pool, StripWorkspace::Impl& ws, const Columns& columns) {
   const size_t segments = FindSegments(ws, columns);
   FillEntries(ws, columns, segments);
-  pool.ParallelFor(Tiles(ws), [&](int64_t i, int thread) {
+  pool.ParallelFor(ColumnTiles(ws), [&](int64_t i, int thread) {
     int64_t fold = ws.fold;
     for (size_t s = 0; s < segments; ++s) {
       if (ws.segments[s].fold != fold) {
-        for (int64_t token = 0; token < ws.tokens; ++token) SumTile(ws, TileOf(ws, i, token, thread), token);
+        for (int64_t token = 0; token < ws.tokens; ++token) SumTile(ws, ColumnTileOf(ws, i, token, thread), token);
         fold = ws.segments[s].fold;
       }
-      if (ws.matrix->IsPacked()) ExpandScales(columns, ws.segments[s], TileOf(ws, i, 0, thread));
+      if (ws.matrix->IsPacked()) ExpandScales(columns, ws.segments[s], ColumnTileOf(ws, i, 0, thread));
       for (int64_t token = 0; token < ws.tokens; ++token) {
         const auto [entries, first] = EntriesOf(ws, token);
         const std::span<const ColumnEntry> of_segment(entries + first[s], entries + first[s + 1]);
-        const ColumnTile tile = TileOf(ws, i, token, thread);
+        const ColumnTile tile = ColumnTileOf(ws, i, token, thread);
         ws.bf16 != nullptr ? ws.bf16->add_columns(tile, of_segment) : AddColumnEntries(tile, of_segment);
       }
     }
@@ -294,12 +281,27 @@ void AddAll(ThreadPool& pool, StripWorkspace::Impl& ws, const Columns& columns) 
 
 }  // namespace
 
+int64_t ColumnTiles(const StripWorkspace::Impl& ws) {
+  return (ws.matrix->rows + ws.tile_rows - 1) / ws.tile_rows;
+}
+
+ColumnTile ColumnTileOf(const StripWorkspace::Impl& ws, int64_t tile, int64_t token, int thread) {
+  const int64_t begin = tile * ws.tile_rows;
+  return {.matrix = ws.matrix,
+          .begin = begin,
+          .count = std::min(ws.tile_rows, ws.matrix->rows - begin),
+          .stride = ws.tile_rows,
+          .lanes = ws.lanes + (token * PaddedRows(ws.options.max_rows) + begin) * kChunk,
+          .scales = ws.scales + thread * kScaleFloats};
+}
+
 void AddColumns(ThreadPool& pool, StripWorkspace& workspace, std::span<const Strip> columns, const void* x, int64_t x_stride,
                 int32_t next) {
   StripWorkspace::Impl& ws = workspace.impl();
   LIME_CHECK_LE(std::ssize(columns), ws.options.max_columns);
   LIME_CHECK_LE(pool.num_threads(), ws.options.num_threads);
   if (columns.empty()) return;
+  if (ws.groups != nullptr) return AddGroupColumns(pool, ws, columns, x, x_stride, next);
   const int32_t last = columns.back().index;
   const bool waits = ws.bf16 != nullptr && last % 2 == 0 && next == last + 1;
   const std::span<const Strip> now = columns.first(columns.size() - (waits ? 1 : 0));
@@ -312,10 +314,10 @@ void AddColumns(ThreadPool& pool, StripWorkspace& workspace, std::span<const Str
 
 void FinishColumns(ThreadPool& pool, StripWorkspace& workspace, const LinearTask& task) {
   StripWorkspace::Impl& ws = workspace.impl();
-  LIME_CHECK_LT(ws.held_index, 0);
-  pool.ParallelFor(Tiles(ws), [&](int64_t i, int thread) {
+  LIME_CHECK(ws.held_index < 0 && ws.piece_columns == 0);
+  pool.ParallelFor(ColumnTiles(ws), [&](int64_t i, int thread) {
     for (int64_t token = 0; token < ws.tokens; ++token) {
-      const ColumnTile tile = TileOf(ws, i, token, thread);
+      const ColumnTile tile = ColumnTileOf(ws, i, token, thread);
       SumTile(ws, tile, token);
       FinishRows(task, ws.x_dtype, token, tile.begin, tile.count, ws.y + token * PaddedRows(ws.options.max_rows) + tile.begin);
     }

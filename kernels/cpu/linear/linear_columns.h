@@ -4,7 +4,8 @@
 // Each sum has the bits of Linear. A row is a dot product of its own. Columns that are left out must
 // have x = 0, of either sign, and finite weights: their products would change no lane but for the
 // sign of a zero, and no sum of Linear is -0. So a product needs only the place that Linear gives it:
-// the lane of its column, in ascending order.
+// the lane of its column, in ascending order. With packed weights of bf16 models, this is its pair in
+// the sum of its group; a group whose columns are all left out adds nothing.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +51,7 @@ class StripWorkspace {
 };
 
 // Unimplemented, with the reason, for a matrix whose columns have no kernel.
-absl::Status CheckColumns(const Matrix& matrix, DType x_dtype, Numerics numerics);
+absl::Status CheckColumns(const Matrix& matrix);
 
 // out[t][i] = the output of row rows[i].index, with its bias. `matrix`: format, scales and biases;
 // its data is not used. x: [tokens, cols]; out: [tokens, out_stride]. REQUIRES: as Linear; tokens and

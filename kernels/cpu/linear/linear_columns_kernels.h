@@ -22,11 +22,14 @@ struct ColumnEntry {
 
 // Rows of a tile on every instruction set, at most.
 inline constexpr int64_t kMaxTileRows = 128;
+inline constexpr int64_t kLeastGroupColumns = 32, kMostGroupColumns = 128;  // of packed weights
+inline constexpr int64_t kMostPieceColumns = 8;                             // of a piece of a group
 
 // Rows [begin, begin + count) of W. `begin` is a multiple of 32.
 //
 // Lanes are [32][stride]. Each vector has one lane of different rows, and 32 rows lie in the lane
-// order of the weights' format (kNatural, or even rows before odd ones).
+// order of the weights' format (kNatural, or even rows before odd ones). In the order of packed weights
+// of bf16 models, lane 0 is the sum of the group at work, and lane 1 the output so far.
 struct ColumnTile {
   const Matrix* matrix = nullptr;
   int64_t begin = 0, count = 0;
@@ -51,7 +54,7 @@ inline bool ColumnsAreEvenOdd(const Matrix& m) {
 
 // Columns that share lanes until these are added up.
 struct ColumnSegment {
-  int64_t fold;  // of 2,048 columns
+  int64_t fold;  // of 2,048 columns; or a group of packed weights
   size_t begin, end;
 };
 
@@ -71,15 +74,35 @@ struct StripWorkspace::Impl {
   std::byte* zeros = nullptr;  // a column of bf16
   std::byte* held = nullptr;   // the same: a column that waits for its neighbour
   uint16_t* held_x = nullptr;  // [tokens]
+  // By groups of packed weights: columns of a piece that wait for the others; x of all columns of the
+  // group at work; and sums of x over groups that end.
+  std::byte* piece = nullptr;   // [kMostPieceColumns][padded rows], a byte for a code at most
+  uint16_t* piece_x = nullptr;  // [tokens][kMostPieceColumns]
+  uint16_t* group_x = nullptr;  // [tokens][kMostGroupColumns]; zeros if no group is at work
+  float* group_sums = nullptr;  // [tokens][MostColumnGroups]
 
   // The sum at work.
   const Matrix* matrix = nullptr;
   DType x_dtype = DType::kBF16;
   int64_t tokens = 0;
-  const Bf16Kernels* bf16 = nullptr;  // null: the portable order
+  const Bf16Kernels* bf16 = nullptr;    // pairs of dense columns; null: another order
+  const Bf16Kernels* groups = nullptr;  // by groups of packed weights; null: another order
   int64_t tile_rows = 0;
   int64_t fold = 0;         // whose lanes these are
   int32_t held_index = -1;  // -1: no column waits
+  int32_t piece_index[kMostPieceColumns] = {};
+  size_t piece_columns = 0;  // that wait
 };
+
+// Groups of columns of packed weights that one addition has, at most.
+inline int64_t MostColumnGroups(const StripWorkspace::Options& options) {
+  return options.max_columns / kLeastGroupColumns + 2;
+}
+// Tiles of the sum at work, and one of them.
+int64_t ColumnTiles(const StripWorkspace::Impl& ws);
+ColumnTile ColumnTileOf(const StripWorkspace::Impl& ws, int64_t tile, int64_t token, int thread);
+// AddColumns by groups of packed weights (linear_columns_groups.cc).
+void AddGroupColumns(ThreadPool& pool, StripWorkspace::Impl& ws, std::span<const Strip> columns, const void* x, int64_t x_stride,
+                     int32_t next);
 
 }  // namespace lime::cpu
