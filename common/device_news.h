@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct SampledNews {
   std::vector<SampledToken> tokens;
   // By token: the hash of all logits of its request so far; 0: not requested.
   std::vector<uint64_t> logits_hashes;
+  // By token: the state of that hash (LogitsHash::State) behind a scored prompt; empty: not requested,
+  // or the device's release sends none.
+  std::vector<std::string> hash_states;
   // By token: the score of a prompt's id, or the log-probabilities of a generated token; nullopt:
   // not requested.
   std::vector<std::optional<cpu::RowScore>> scores;

@@ -66,13 +66,14 @@ struct DeviceStatistics {
   Bytes read_ahead_wasted = 0;  // included in unit_bytes
   // Sparse MLPs: visits of a sparse layer by a micro-batch that computed its active neurons, and their
   // rows, each counted in every sparse layer; neurons that were computed; of these, neurons that were
-  // read; the reads and their bytes, which bytes_read includes; and the time in which any of them was
-  // under way.
+  // read; the reads and their bytes, which bytes_read includes; the time in which any of them was
+  // under way; and neurons that were copied from the matrices that prompts had read.
   int64_t neuron_visits = 0, neuron_rows = 0;
   int64_t neurons_computed = 0, neurons_loaded = 0;
   int64_t neuron_reads = 0;
   Bytes neuron_bytes = 0;
   double neuron_io_ms = 0;
+  int64_t neurons_copied = 0;
   std::vector<LinkRate> links;
   std::vector<PeerTraffic> traffic;
 

@@ -23,8 +23,9 @@ struct RequestSampling {
   bool hash_logits = false;
   std::string hash_state;  // LogitsHash::State to continue from; empty: a new hash
   // Requests scores: for every position of the prompt this many likeliest ids, and the
-  // log-probability of the prompt's id. With hash_logits the request has a hash of its own. Without
-  // it the hash continues over all such requests in the order of computing. nullopt: no scores.
+  // log-probability of the prompt's id. With hash_logits the request has a hash of its own, whose
+  // state comes with the token behind the prompt. Without it the hash continues over all such
+  // requests in the order of computing, but not under another plan. nullopt: no scores.
   std::optional<int32_t> score_top;
   // Requests the log-probability of every generated token, and this many likeliest ids, at most
   // kMostLogprobs. nullopt: none.

@@ -1,8 +1,11 @@
 #include "daemon/calibration/mask_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "daemon/weights/bundled_mlp.h"
 #include "daemon/weights/weight_store.h"
@@ -10,6 +13,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
+#include "planner/base/float_bits.h"
 
 namespace lime {
 namespace {
@@ -17,6 +21,11 @@ namespace {
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kPagePositions = 16;
 constexpr char kBackend[] = "cpu";  // the one that decides neurons
+
+// Of `all`, every so many-th is at most `most`.
+int64_t StrideFor(int64_t all, int64_t most) {
+  return (all + most - 1) / most;
+}
 
 // The stream of one sequence: what a block hands to the next one, row by row.
 class Stream {
@@ -74,10 +83,12 @@ class Run {
     }
     LIME_RETURN_IF_ERROR(Load(blocks));
     std::vector<SequenceMasks> masks(sequences_.size());
+    BeginInputs(layer, mlp);
     LIME_RETURN_IF_ERROR(ForEachChunk([&](size_t sequence, int64_t first, int64_t rows) -> absl::Status {
       streams_[sequence].Put(first, rows, backend_->Hidden());
       LIME_RETURN_IF_ERROR(backend_->Compute(blocks.front()));
       streams_[sequence].Take(first, rows, backend_->Hidden());
+      if (options_.inputs) options_.inputs(layer, sequence, first, rows, backend_->Hidden());
       LIME_RETURN_IF_ERROR(backend_->Compute(blocks.back()));
       // The MLP's input is still in the stream: decide for one row at a time.
       const std::vector<std::byte> after(backend_->Hidden().begin(), backend_->Hidden().end());
@@ -85,13 +96,21 @@ class Run {
       streams_[sequence].Take(first, rows, after);
       return absl::OkStatus();
     }));
+    if (inputs_) LIME_RETURN_IF_ERROR(options_.take_inputs(*inputs_));
+    inputs_.reset();
+    if (options_.take_inputs) done_ += tokens_;
     backend_.reset();  // and the weights, which are of no more use
     return mlp != nullptr ? take_(layer, mlp->shape.neurons, masks) : absl::OkStatus();
   }
 
-  void PlanWork(int64_t layers) { work_ = tokens_ * (layers + 1); }
+  // What is made of the inputs of a layer counts like the layer.
+  void PlanWork(int64_t layers) { work_ = tokens_ * (layers + 1 + (options_.take_inputs ? layers : 0)); }
 
  private:
+  void Report(double done) const {
+    if (options_.progress) options_.progress(done / static_cast<double>(work_));
+  }
+
   int64_t Pages() const { return (longest_ + kPagePositions - 1) / kPagePositions; }
 
   // Opens a backend with these blocks alone.
@@ -113,6 +132,7 @@ class Run {
     for (const LoadedBlock& block : loaded) {
       BlockWeights weights{.storage = block.storage};
       for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
+      if (block.id.kind == BlockKind::kMlp) loaded_ = weights.tensors;
       LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.block(block.id), std::move(weights)));
     }
     return absl::OkStatus();
@@ -135,7 +155,7 @@ class Run {
         LIME_RETURN_IF_ERROR(Begin(sequence, first, rows));
         LIME_RETURN_IF_ERROR(compute(sequence, first, rows));
         done_ += rows;
-        if (options_.progress) options_.progress(static_cast<double>(done_) / static_cast<double>(work_));
+        Report(static_cast<double>(done_));
       }
     }
     return absl::OkStatus();
@@ -147,8 +167,83 @@ class Run {
       streams_[sequence].Put(row, 1, backend_->Hidden());
       LIME_ASSIGN_OR_RETURN(const std::span<const int32_t> active, backend_->DecideNeurons(block));
       masks.emplace_back(active.begin(), active.end());
+      if (!inputs_) continue;
+      if (decided_ >= LastBegin() && last_taken_ < kMostLastInputs) LIME_RETURN_IF_ERROR(AddLast(block, sequence, masks.back()));
+      if (decided_++ % InputStride() == 0) LIME_RETURN_IF_ERROR(AddInput(block, masks.back()));
     }
     return absl::OkStatus();
+  }
+
+  // ---- Inputs of the decider
+
+  // Every so many-th token is sampled.
+  int64_t InputStride() const { return StrideFor(tokens_, options_.most_inputs); }
+
+  // The first token behind those that teach.
+  int64_t LastBegin() const {
+    if (options_.last_from >= 0) return options_.last_from;
+    const int64_t stride = InputStride(), sampled = (tokens_ + stride - 1) / stride;
+    return TaughtInputs(sampled) * stride;
+  }
+
+  // Takes the weights of the decider, if inputs are wanted and the layer can have a copy.
+  void BeginInputs(int32_t layer, const BundledMlp* mlp) {
+    decided_ = last_taken_ = 0, last_sequence_ = -1;
+    const std::optional<SumOrder> order = kSumOrderNames.Find(backend_->numerics_id());
+    if (!options_.take_inputs || mlp == nullptr || mlp->packed) return;
+    const TensorSpec& weight = *mlp->rows().front();
+    const bool pairs = weight.info.dtype == DType::kBF16 && spec_.working_dtype == DType::kBF16;
+    inputs_ = LayerInputs{.layer = layer,
+                          .cols = weight.info.shape[1],
+                          .order = pairs ? order : SumOrder::kPortable,
+                          .threshold = static_cast<float>(spec_.config.activation_limit),
+                          .num_threads = options_.num_threads,
+                          .cancelled = options_.cancelled,
+                          .progress = [this](double share) { Report(static_cast<double>(done_) + share * static_cast<double>(tokens_)); }};
+    const BlockSpec& block = spec_.block({BlockKind::kMlp, layer});
+    const std::optional<size_t> bias = block.Find(weight.role, TensorPart::kBias);
+    const std::byte* const rows = loaded_[block.Find(weight.role, TensorPart::kWeight).value()];
+    const int64_t all = mlp->shape.neurons, stride = StrideFor(all, std::max<int64_t>(1, options_.most_weights / inputs_->cols));
+    for (int64_t neuron = 0; neuron < all; neuron += stride) {
+      inputs_->neurons.push_back(static_cast<int32_t>(neuron));
+      AppendFloats(weight.info.dtype, rows, neuron * inputs_->cols, inputs_->cols, inputs_->decider);
+      if (bias) AppendFloats(block.tensors[*bias].info.dtype, loaded_[*bias], neuron, 1, inputs_->bias);
+    }
+    inputs_->all_neurons = mlp->shape.neurons;
+    if (bias) AppendFloats(block.tensors[*bias].info.dtype, loaded_[*bias], 0, all, inputs_->all_bias);
+    inputs_->row = [rows, dtype = weight.info.dtype, cols = inputs_->cols](int64_t neuron, std::span<float> weights) {
+      CopyFloats(dtype, rows, neuron * cols, weights);
+    };
+    const auto is_finite = [](float value) { return std::isfinite(value); };
+    if (!std::ranges::all_of(inputs_->decider, is_finite) || !std::ranges::all_of(inputs_->bias, is_finite)) inputs_.reset();
+  }
+
+  absl::Status AddInput(BlockId block, const std::vector<int32_t>& mask) {
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> row, backend_->InputOfNeurons(block));
+    AppendFloats(spec_.working_dtype, row.data(), 0, inputs_->cols, inputs_->inputs);
+    inputs_->masks.push_back(mask);
+    return absl::OkStatus();
+  }
+
+  absl::Status AddLast(BlockId block, size_t sequence, const std::vector<int32_t>& mask) {
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> row, backend_->InputOfNeurons(block));
+    AppendFloats(spec_.working_dtype, row.data(), 0, inputs_->cols, inputs_->last_inputs);
+    const auto now = static_cast<int64_t>(sequence);
+    if (std::exchange(last_sequence_, now) != now) inputs_->last_masks.emplace_back();
+    inputs_->last_masks.back().push_back(mask);
+    ++last_taken_;
+    return absl::OkStatus();
+  }
+
+  static void CopyFloats(DType dtype, const std::byte* data, int64_t first, std::span<float> out) {
+    WithWorkingType(dtype, [&](auto type) {
+      const auto* from = reinterpret_cast<const decltype(type)*>(data) + first;
+      for (float& value : out) value = ToFloat(*from++);
+    });
+  }
+  static void AppendFloats(DType dtype, const std::byte* data, int64_t first, int64_t count, std::vector<float>& out) {
+    out.resize(out.size() + static_cast<size_t>(count));
+    CopyFloats(dtype, data, first, std::span(out).last(static_cast<size_t>(count)));
   }
 
   const ModelSpec& spec_;
@@ -161,6 +256,10 @@ class Run {
   int64_t work_ = 1, done_ = 0;  // tokens through blocks
   std::unique_ptr<Backend> backend_;
   MicroBatch batch_;
+  std::vector<const std::byte*> loaded_;  // tensors of the MLP that was loaded last
+  std::optional<LayerInputs> inputs_;     // of the layer at work; nothing if they are not wanted
+  int64_t decided_ = 0;                   // tokens of the layer
+  int64_t last_taken_ = 0, last_sequence_ = -1;
 };
 
 absl::Status CheckSequences(const ModelSpec& spec, std::span<const std::vector<int32_t>> sequences) {
@@ -208,6 +307,33 @@ absl::Status CheckMlps(const ModelSpec& spec, const std::string& dir) {
 }
 
 }  // namespace
+
+LayerInputs Sampled(const LayerInputs& inputs, int64_t most_inputs, int64_t most_weights) {
+  LayerInputs out{.layer = inputs.layer,
+                  .cols = inputs.cols,
+                  .order = inputs.order,
+                  .threshold = inputs.threshold,
+                  .all_neurons = inputs.all_neurons,
+                  .all_bias = inputs.all_bias,
+                  .row = inputs.row,
+                  .last_inputs = inputs.last_inputs,
+                  .last_masks = inputs.last_masks};
+  const auto add = [cols = inputs.cols](const std::vector<float>& from, int64_t row, std::vector<float>& to) {
+    to.insert(to.end(), from.begin() + row * cols, from.begin() + (row + 1) * cols);
+  };
+  const int64_t neurons = std::ssize(inputs.neurons), tokens = std::ssize(inputs.masks);
+  const int64_t step = StrideFor(neurons, std::max<int64_t>(1, most_weights / inputs.cols));
+  for (int64_t i = 0; i < neurons; i += step) {
+    out.neurons.push_back(inputs.neurons[static_cast<size_t>(i)]);
+    add(inputs.decider, i, out.decider);
+    if (!inputs.bias.empty()) out.bias.push_back(inputs.bias[static_cast<size_t>(i)]);
+  }
+  for (int64_t token = 0; token < tokens; token += StrideFor(tokens, most_inputs)) {
+    add(inputs.inputs, token, out.inputs);
+    out.masks.push_back(inputs.masks[static_cast<size_t>(token)]);
+  }
+  return out;
+}
 
 absl::Status RunForMasks(const Checkpoint& checkpoint, const ModelSpec& spec, std::span<const std::vector<int32_t>> sequences,
                          const MaskRunOptions& options, const TakeMasks& take) {

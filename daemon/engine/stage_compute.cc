@@ -11,6 +11,9 @@
 namespace lime {
 namespace {
 
+// Of a certified part, the last masks of a prompt: each is a proof of its own, which takes as long as a step's.
+constexpr int32_t kMostProvenMasks = 16;
+
 static_assert(Backend::kMostGuessRows == kMostGuessedRows);
 
 absl::Status CopyInput(const ProgramRunner::StartCompute& start, std::span<const std::byte> input, std::span<std::byte> hidden) {
@@ -36,7 +39,7 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   if (parts_.visit != nullptr) return RunSliced(start, batch, input);
   if (part == kEmbeddingPart) return Embed(batch);
   if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(ReadInput(start, batch, input));
-  LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
+  LIME_RETURN_IF_ERROR(ComputePart(part, start.step, batch));
   const BlockId block = plan_.parts[part].block;
   if (HasKv(block.kind) && part + 1 == PartsOf(plan_, block).second) parts_.kv->TakeSnapshots(block.layer, batch);
   if (part + 1 == plan_.NumParts()) return Sample(batch);
@@ -124,8 +127,9 @@ absl::Status StageCompute::FindLogitsUsed(const MicroBatch& batch) {
   return absl::OkStatus();
 }
 
-absl::Status StageCompute::ComputePart(int part, int64_t step) {
+absl::Status StageCompute::ComputePart(int part, int64_t step, const MicroBatch& batch) {
   const BlockId id = plan_.parts[part].block;
+  if (plan_.parts[part].has_own_decider()) return Prove(part, batch);
   if (plan_.parts[part].hosted()) return owner_.use_results(part);
   if (parts_.weights->IsWhole(part)) {
     // The first part computes the whole block.
@@ -152,15 +156,18 @@ absl::Status StageCompute::RunUnits(int part, int64_t step, std::span<const Unit
 
 absl::Status StageCompute::RunSparse(int part, std::span<const UnitInPlace> units, const MicroBatch& batch) {
   const BlockId id = plan_.parts[part].block;
-  const StageWeights& weights = *parts_.weights;
+  StageWeights& weights = *parts_.weights;
   if (ComputesNeurons(plan_, std::ssize(batch.rows))) {
     neurons_.clear();
     for (const auto& [neuron, row] : units) neurons_.push_back(weights.Neuron(part, neuron, row));
     return parts_.backend->ComputeNeurons(id, neurons_);
   }
   for (const auto& [piece, place] : units) {
-    for (int i = 0; i < weights.NumUnitRows(part, piece); ++i)
-      LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(id, weights.PieceRows(part, piece, i, place)));
+    for (int i = 0; i < weights.NumUnitRows(part, piece); ++i) {
+      const RowsInMemory rows = weights.PieceRows(part, piece, i, place);
+      LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(id, rows));
+      weights.CopyNeurons(part, rows, copies_);
+    }
   }
   return absl::OkStatus();
 }
@@ -168,9 +175,59 @@ absl::Status StageCompute::RunSparse(int part, std::span<const UnitInPlace> unit
 absl::StatusOr<std::span<const int32_t>> StageCompute::DecideNeurons(int part, const MicroBatch& batch) {
   if (batch.rows.empty()) return std::span<const int32_t>();
   const BlockId id = plan_.parts[part].block;
-  LIME_ASSIGN_OR_RETURN(const std::span<const int32_t> neurons, parts_.backend->DecideNeurons(id));
+  std::span<const int32_t> neurons = unproven_;
+  if (!plan_.parts[part].has_own_decider()) {
+    LIME_ASSIGN_OR_RETURN(neurons, parts_.backend->DecideNeurons(id));
+  }
   if (neurons.empty()) LIME_RETURN_IF_ERROR(parts_.backend->ComputeNeurons(id, {}));
   return neurons;
+}
+
+// The copy of the decider decides, before a stage asks for neurons or pieces.
+absl::Status StageCompute::Prove(int part, const MicroBatch& batch) {
+  const PlanPart& what = plan_.parts[part];
+  if (!ComputesNeurons(plan_, std::ssize(batch.rows))) return FindLastMasks(part, batch, kMostProvenMasks, what.places);
+  LIME_ASSIGN_OR_RETURN(unproven_, parts_.backend->DecideNeurons(what.block));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SparseVisits::LastMasks> StageCompute::LastMasks(int part, const MicroBatch& batch, int64_t rows) {
+  const PlanPart& what = plan_.parts[part];
+  if (!what.has_own_decider()) LIME_RETURN_IF_ERROR(FindLastMasks(part, batch, what.window_masks, rows));
+  const auto fit = std::ranges::find_if(held_, [rows](int64_t held) { return held > rows; });
+  const auto masks = static_cast<int32_t>(fit - held_.begin());
+  for (int32_t& age : ages_) age = age < masks ? age : MaskWindow::kNever;
+  return SparseVisits::LastMasks{.ages = ages_, .masks = masks};
+}
+
+// At most so many masks, and none after those that have more than `rows` neurons together -> ages_, held_.
+// Only sequences whose last row wants logits decode next. Mask j is the union of the rows that have j rows
+// of their sequence behind them.
+absl::Status StageCompute::FindLastMasks(int part, const MicroBatch& batch, int32_t most, int64_t rows) {
+  last_rows_.clear(), held_.clear();
+  most = std::min(most, plan_.parts[part].window_masks);
+  bool decodes = false;
+  int32_t behind = 0;
+  for (int32_t row = static_cast<int32_t>(batch.rows.size()) - 1; row >= 0; --row, ++behind) {
+    const auto at = batch.rows.begin() + row;
+    const bool is_last = at + 1 == batch.rows.end() || (at + 1)->sequence != at->sequence;
+    if (is_last) decodes = at->wants_logits, behind = 0;
+    if (decodes && behind < most) last_rows_.emplace_back(behind, row);
+  }
+  std::ranges::sort(last_rows_);
+  ages_.assign(static_cast<size_t>(NeuronsOf(plan_, part)), MaskWindow::kNever);
+  int64_t held = 0;
+  for (auto next = last_rows_.begin(); next != last_rows_.end() && held <= rows; held_.push_back(held)) {
+    const auto mask = static_cast<int32_t>(held_.size());
+    for (; next != last_rows_.end() && next->first == mask; ++next) {
+      LIME_ASSIGN_OR_RETURN(const std::span<const int32_t> neurons, parts_.backend->ActiveNeurons(plan_.parts[part].block, next->second));
+      for (const int32_t neuron : neurons) {
+        int32_t& age = ages_[static_cast<size_t>(neuron)];
+        if (age == MaskWindow::kNever) age = mask, ++held;
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 // The backend counts all experts of the block, the part only its own.
@@ -210,10 +267,15 @@ void StageCompute::FindNextParts() {
   for (const PlanPart& part : plan_.parts) most = std::max(most, part.rows.size());
   router_.reserve(most);
   most = 0;
+  size_t neurons = 0;
   for (const int part : PartsOn(plan_, parts_.stage.device)) {
-    if (plan_.parts[part].sparse()) most = std::max(most, static_cast<size_t>(plan_.parts[part].places));
+    if (!plan_.parts[part].sparse()) continue;
+    most = std::max(most, static_cast<size_t>(plan_.parts[part].places));
+    neurons = std::max(neurons, static_cast<size_t>(NeuronsOf(plan_, part)));
   }
-  neurons_.reserve(most);
+  neurons_.reserve(most), ages_.reserve(neurons);
+  if (neurons > 0) held_.reserve(static_cast<size_t>(MaxRows(plan_)));
+  if (neurons > 0) last_rows_.reserve(static_cast<size_t>(MaxRows(plan_)));
 }
 
 void StageCompute::GuessUnits(int part, int64_t step, const MicroBatch& batch) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/activation.h"
@@ -53,10 +54,16 @@ class StageCompute {
   // Run. Empty for a micro-batch without rows.  REQUIRES: the parts of the block before it have been
   // computed
   std::span<const int32_t> ChosenUnits(int part, const MicroBatch& batch);
-  // The active neurons of a sparse part, ascending, for a micro-batch that computes them alone. Valid
-  // until the next Run. Without any, the block is computed.  REQUIRES: ComputesNeurons; the parts of the
-  // block before it have been computed
+  // The active neurons of a sparse part, ascending, for a micro-batch that computes them alone; of a
+  // certified one those that are not proven to be zero. Valid until the next Run. Without any, the block is
+  // computed.  REQUIRES: ComputesNeurons; the parts of the block before it, or the proofs, have been computed
   absl::StatusOr<std::span<const int32_t>> DecideNeurons(int part, const MicroBatch& batch);
+  // The masks that the last rows of sequences that decode next had, for a micro-batch that computes the
+  // part from pieces: as many as the part's window takes, with at most `rows` neurons. Valid until the
+  // next call.  REQUIRES: the parts of the block before it, or the proofs, have been computed
+  absl::StatusOr<SparseVisits::LastMasks> LastMasks(int part, const MicroBatch& batch, int64_t rows);
+  // The neurons to copy from the pieces that are computed next (StageLogic::neuron_copies).
+  void CopyNeurons(std::span<const NeuronWindow::Load> copies) { copies_ = copies; }
   // From now on reads the rows of the embedding with `rows`.  Thread: any, while Run is not called
   void ReadRowsWith(RowReader* rows) { rows_ = rows; }
 
@@ -80,7 +87,9 @@ class StageCompute {
   absl::Status Begin(const MicroBatch& batch);
   absl::Status ReadInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::StatusOr<std::span<const std::byte>> ReadLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
-  absl::Status ComputePart(int part, int64_t step);
+  absl::Status ComputePart(int part, int64_t step, const MicroBatch& batch);
+  absl::Status Prove(int part, const MicroBatch& batch);
+  absl::Status FindLastMasks(int part, const MicroBatch& batch, int32_t most, int64_t rows);
   void FindNextParts();
   void GuessUnits(int part, int64_t step, const MicroBatch& batch);
   bool FindRouter(int part, int64_t step);
@@ -104,6 +113,13 @@ class StageCompute {
   std::vector<int64_t> used_;
   std::vector<int32_t> chosen_;  // units of a part on demand
   std::vector<NeuronInMemory> neurons_;
+  // Rows of a micro-batch whose sequences decode next, by their distance from the last row of their
+  // sequence; and by neuron of a part: how many masks before the last one has it.
+  std::vector<std::pair<int32_t, int32_t>> last_rows_;
+  std::vector<int32_t> ages_;
+  std::vector<int64_t> held_;                   // entry i: neurons of the last i + 1 masks together
+  std::span<const int32_t> unproven_;           // neurons of the certified part that is computed
+  std::span<const NeuronWindow::Load> copies_;  // from the pieces of the current part
   // By part on demand without a host: the next one of its stage, if that or a part of its block on a
   // host reads ahead; else -1.
   std::vector<int> next_part_;

@@ -11,6 +11,7 @@
 #include "common/steady_clock.h"
 #include "daemon/engine/compute_wait.h"
 #include "daemon/engine/stage_compute.h"
+#include "daemon/engine/stage_neurons.h"
 #include "daemon/engine/stage_parts.h"
 #include "daemon/engine/stage_residency.h"
 #include "daemon/engine/stage_trace.h"
@@ -19,7 +20,6 @@
 #include "daemon/logic/stage_programs.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
-#include "planner/plan/sparse_parts.h"
 #include "planner/program/program_runner.h"
 
 namespace lime {
@@ -78,12 +78,12 @@ class InstalledStage final : public StageEngine {
 
   absl::Status Open() {
     LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(plan_, device_));
-    LIME_RETURN_IF_ERROR(parts_.Open(
-        {.mutex = &mutex_,
-         .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
-         .send_to_peer = [this](int32_t to, std::vector<std::byte> message,
-                                bool may_wait) { SendToPeer(to, std::move(message), may_wait); },
-         .neurons_read = [this](std::span<const int32_t> neurons, const absl::Status& status) { OnNeuronsRead(neurons, status); }}));
+    LIME_RETURN_IF_ERROR(parts_.Open({.mutex = &mutex_,
+                                      .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
+                                      .send_to_peer = [this](int32_t to, std::vector<std::byte> message,
+                                                             bool may_wait) { SendToPeer(to, std::move(message), may_wait); },
+                                      .neurons_read = [this](std::span<const int32_t> neurons,
+                                                             const absl::Status& status) { neurons_->OnNeuronsRead(neurons, status); }}));
     compute_ = std::make_unique<StageCompute>(
         parts_, StageCompute::Owner{.rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); },
                                     .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); },
@@ -91,6 +91,13 @@ class InstalledStage final : public StageEngine {
                                     .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); },
                                     .resident_rows_of = [this](int part, int i, int64_t step) { return ResidentRowsOf(part, i, step); },
                                     .guessed = [this](int part, std::span<const int32_t> units) { OnGuessed(part, units); }});
+    neurons_ = std::make_unique<StageNeurons>(
+        parts_, *compute_,
+        StageNeurons::Owner{.mutex = &mutex_,
+                            .actions = &actions_,
+                            .disk = &disk_,
+                            .carry_out = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { CarryOut(); },
+                            .refuse = [this](const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Refuse(status); }});
     residency_ = std::make_unique<StageResidency>(
         parts_, std::move(programs),
         StageResidency::Owner{.mutex = &mutex_,
@@ -105,7 +112,7 @@ class InstalledStage final : public StageEngine {
   }
 
   LoadSummary load() const override { return load_; }
-  std::string numerics_id() const override { return parts_.backend->numerics_id(); }
+  std::string numerics_id() const override { return parts_.numerics_id(); }
 
   absl::Status OnOrder(const Order& order) override {
     absl::MutexLock lock(&mutex_);
@@ -166,7 +173,9 @@ class InstalledStage final : public StageEngine {
         const SparseVisits::Counts neurons = logic_->neurons();
         stats.neuron_visits = neurons.visits, stats.neuron_rows = neurons.rows;
         stats.neurons_computed = neurons.active, stats.neurons_loaded = neurons.loaded;
+        stats.neurons_copied = neurons.copied;
         stats.neuron_bytes = parts_.weights->neuron_bytes_read(), stats.neuron_reads = parts_.weights->neuron_reads();
+        stats.neuron_io_ms = neurons_->io_ms();
         stats.decode_unit_hits = logic_->decode_units().hits, stats.decode_unit_misses = logic_->decode_units().misses;
       }
     }
@@ -198,6 +207,7 @@ class InstalledStage final : public StageEngine {
                        .vocab_size = spec_.config.vocab_size, .row_bytes = parts_.RowBytes(), .microbatches = programs.back().microbatches},
                    programs, parts_.kv->book());
     residency_->Start(*logic_, compute_.get());
+    neurons_->Start(*logic_);
     logic_->Start(actions_);
     CarryOut();
     const ScopedCoreBinding binding(options_.cores);
@@ -206,9 +216,6 @@ class InstalledStage final : public StageEngine {
 
   // Bytes read from the disk for what streams.
   Bytes BytesRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_read() + parts_.kv->bytes_read(); }
-
-  // The same without neurons: their small reads say nothing of the disk's rate.
-  Bytes BytesStreamed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return parts_.weights->bytes_streamed() + parts_.kv->bytes_read(); }
 
   HostedKv& others() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.others; }
   HostedUnits& hosted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return *parts_.hosted_units; }
@@ -314,7 +321,7 @@ class InstalledStage final : public StageEngine {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
     if (!Health().ok()) return;  // the memory it was for may be gone
-    disk_.LoadEnded(end_ms, BytesStreamed());
+    disk_.LoadEnded(end_ms, parts_.BytesStreamed());
     if (trace_) trace_->LoadEnded(load, end_ms);
     logic_->OnLoaded(load, SteadyMs(), actions_);
     CarryOut();
@@ -358,55 +365,19 @@ class InstalledStage final : public StageEngine {
     if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, SteadyMs(), actions_);
   }
 
-  // Follows directly after the block's router, so the backend still has its choice.
+  // Follows directly after the block's router or proofs, so the backend still has its choice.
   void Carry(const ProgramRunner::StartAskUnits& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto& [stage, microbatch, part] = start.what;
     const MicroBatch& batch = logic_->inbox().batch(microbatch);
-    if (plan_.parts[part].sparse()) return AskNeurons(part, microbatch, batch);
+    if (plan_.parts[part].sparse()) return neurons_->Ask(part, microbatch, batch);
     const std::span<const int32_t> chosen = compute_->ChosenUnits(part, batch);
     if (options_.routes != nullptr)
       options_.routes->Add(start.step, microbatch, plan_.parts[part].block.layer, static_cast<int32_t>(batch.rows.size()), chosen);
     logic_->OnUnitsChosen(part, microbatch, chosen, SteadyMs(), actions_);
   }
 
-  // Follows directly after the decider's rows.
-  void AskNeurons(int part, int32_t microbatch, const MicroBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!ComputesNeurons(plan_, std::ssize(batch.rows)))
-      return logic_->OnPiecesChosen(part, microbatch, weights().NumUnits(part), SteadyMs(), actions_);
-    const absl::StatusOr<std::span<const int32_t>> neurons = compute_->DecideNeurons(part, batch);
-    if (!neurons.ok()) return Refuse(neurons.status());
-    logic_->OnUnitsChosen(part, microbatch, *neurons, SteadyMs(), actions_);
-  }
-
-  void Carry(const StageLogic::StartNeuronReads& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    neuron_reads_left_ = std::ssize(start.loads), neuron_reads_begun_ms_ = SteadyMs();
-    weights().StartNeuronReads(start.part, start.loads);
-  }
-
-  void OnNeuronsRead(std::span<const int32_t> neurons, const absl::Status& status) {
-    const double end_ms = SteadyMs();  // before waiting for the lock
-    absl::MutexLock lock(&mutex_);
-    if (!Health().ok()) return;  // the memory it was for may be gone
-    neuron_reads_left_ -= std::ssize(neurons);
-    if (neuron_reads_left_ == 0) stats_.neuron_io_ms += end_ms - neuron_reads_begun_ms_;
-    logic_->OnNeuronsRead(neurons, status, SteadyMs(), actions_);
-    CarryOut();
-  }
-
-  void Carry(const StageLogic::StartPieceRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    disk_.LoadBegun(SteadyMs());
-    weights().StartPieceRead(start.part, start.piece, start.place,
-                             [this, piece = start.piece](const absl::Status& status) { OnPieceRead(piece, status); });
-  }
-
-  void OnPieceRead(int32_t piece, const absl::Status& status) {
-    const double end_ms = SteadyMs();  // before waiting for the lock
-    absl::MutexLock lock(&mutex_);
-    if (!Health().ok()) return;  // the memory it was for may be gone
-    disk_.LoadEnded(end_ms, BytesStreamed());
-    logic_->OnPieceRead(piece, status, SteadyMs(), actions_);
-    CarryOut();
-  }
+  void Carry(const StageLogic::StartNeuronReads& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { neurons_->Carry(start); }
+  void Carry(const StageLogic::StartPieceRead& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { neurons_->Carry(start); }
 
   void Carry(const ProgramRunner::StartAskHost& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const AskHost& ask = start.what;
@@ -429,13 +400,15 @@ class InstalledStage final : public StageEngine {
   }
 
   void Carry(const StageLogic::CancelUnitRead& cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights().CancelUnitRead(cancel.number); }
-  void Carry(const StageLogic::FreePlace& free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights().FreePlace(free.part, free.place); }
+  void Carry(const StageLogic::FreePlace& free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    weights().FreePlaces(free.part, free.place, free.count);
+  }
 
   void OnUnitRead(int64_t number, Bytes bytes, const absl::Status& status) {
     const double end_ms = SteadyMs();  // before waiting for the lock
     absl::MutexLock lock(&mutex_);
     if (!Health().ok()) return;  // the memory it was for may be gone
-    disk_.LoadEnded(end_ms, BytesStreamed());
+    disk_.LoadEnded(end_ms, parts_.BytesStreamed());
     if (status.ok()) stats_.unit_bytes += bytes;
     logic_->OnUnitRead(number, status, SteadyMs(), actions_);
     CarryOut();
@@ -476,7 +449,7 @@ class InstalledStage final : public StageEngine {
   void NoteTime(const Compute& what, const MicroBatch& batch, std::span<const UnitInPlace> units, double ms)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stats_.compute_ms += ms;
-    if (!units.empty() || !IsPlannedDecode(plan_, what, batch) || plan_.parts[what.part].hosted()) return;
+    if (!units.empty() || !IsPlannedDecode(plan_, what, batch) || plan_.parts[what.part].on_demand()) return;
     stats_.decode_ms += ms;
     stats_.planned_decode_ms += plan_.parts[what.part].decode_ms;
   }
@@ -627,9 +600,6 @@ class InstalledStage final : public StageEngine {
   // What the compute thread computes next.
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);
   std::span<const UnitInPlace> units_ ABSL_GUARDED_BY(mutex_);  // of a part on demand, else empty
-  // Neurons of the burst under way that have not come, and when it began.
-  int64_t neuron_reads_left_ ABSL_GUARDED_BY(mutex_) = 0;
-  double neuron_reads_begun_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
   ComputeWait wait_ ABSL_GUARDED_BY(mutex_);
   // When another device's last query was answered.
@@ -639,7 +609,8 @@ class InstalledStage final : public StageEngine {
 
   // Used by the compute thread, and between two computations under the lock.
   std::unique_ptr<StageCompute> compute_;
-  std::unique_ptr<StageResidency> residency_;  // used under the lock, as it asserts
+  std::unique_ptr<StageNeurons> neurons_;  // used under the lock, as they assert
+  std::unique_ptr<StageResidency> residency_;
   std::thread thread_;
 };
 

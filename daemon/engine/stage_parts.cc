@@ -8,10 +8,12 @@
 #include "absl/strings/str_format.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/logic/stage_inbox.h"
+#include "daemon/weights/predictor_store.h"
 #include "kernels/paced_backend.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
+#include "planner/plan/predictor_parts.h"
 #include "planner/plan/sparse_parts.h"
 
 namespace lime {
@@ -104,6 +106,7 @@ absl::Status StageParts::Open(const Owner& owner) {
                                                      .handover = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
                                                      .wrap_device = stage.wrap_device,
                                                      .neurons_read = owner.neurons_read}));
+  LIME_RETURN_IF_ERROR(BindPredictors());
   OpenUnits(owner);
   LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
   if (visit != nullptr && spec.config.stream_cols() != spec.config.hidden_size)
@@ -138,6 +141,8 @@ BackendOptions StageParts::OptionsOfBackend() const {
           .attends_for_others = device().memory.hosted > 0,
           .computes_for_others = HostsUnits(plan(), stage.device),
           .sparse_rows = HasSparseParts(plan(), stage.device) ? plan().batch : 0,
+          .copied_directions = CopiedDirections(plan(), stage.device),
+          .predictor_rank = LargestPredictorRank(plan(), stage.device),
           .grow_kv = stage.grow_kv,
           .numerics = stage.numerics};
 }
@@ -157,7 +162,7 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
   const Bytes handover = stage.takeover == nullptr ? 0 : stage.takeover->handover_bytes();
   const Needs needs{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - handover - HandoverWeightBytes()),
                     .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + SparseMemory(spec, plan(), stage.device) +
-                                   MessageBytes(plan(), stage.device, spec, RowBytes()),
+                                   PredictorMemory(spec, plan(), stage.device) + MessageBytes(plan(), stage.device, spec, RowBytes()),
                     .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
                     .state = device().memory.state,
                     .weights = weight_bytes};
@@ -177,6 +182,29 @@ absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {
   if (device().numerics_id.empty() || device().numerics_id == backend->numerics_id()) return absl::OkStatus();
   return Invalid("the plan was made for kernels of order ", device().numerics_id, " on device \"", device().name,
                  "\", which has the order ", backend->numerics_id(), "; profile the device again, or choose --numerics portable");
+}
+
+absl::Status StageParts::BindPredictors() {
+  if (LargestPredictorRank(plan(), stage.device) == 0) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const PredictorStore predictors, PredictorStore::Open(checkpoint.dir(), spec));
+  if (predictors.hash() != plan().predictor)
+    return absl::FailedPreconditionError(absl::StrCat(predictors.path(), ": is the predictor ", predictors.hash(), ", but the plan is for ",
+                                                      plan().predictor, "; plan again"));
+  for (const int p : PartsOn(plan(), stage.device)) {
+    const PlanPart& part = plan().parts[p];
+    if (part.predictor_rank == 0) continue;
+    const int64_t rank = predictors.RankOf(part.block.layer);
+    if (rank != part.predictor_rank)
+      return Invalid(predictors.path(), ": layer ", part.block.layer, " has a predictor of rank ", rank, ", but the plan is for rank ",
+                     part.predictor_rank, "; plan again");
+    LIME_ASSIGN_OR_RETURN(const std::shared_ptr<const LoadedPredictor> loaded, predictors.Load(part.block.layer));
+    LIME_RETURN_IF_ERROR(backend->BindPredictor(part.block, loaded->view, loaded));
+  }
+  return absl::OkStatus();
+}
+
+std::string StageParts::numerics_id() const {
+  return plan().predictor.empty() ? backend->numerics_id() : absl::StrCat(backend->numerics_id(), "+predicted-", plan().predictor);
 }
 
 absl::Status StageParts::OpenKv(const Owner& owner) {

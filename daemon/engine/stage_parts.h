@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -46,6 +47,11 @@ struct StageParts {
   Bytes RowsBytes() const { return RowReader::BytesFor(spec, MaxRows(plan())); }
   // Bytes of a hidden state.
   Bytes RowBytes() const { return spec.config.stream_cols() * ElementBytes(spec.working_dtype); }
+  // What the results follow from beside the checkpoint: the kernels' order of sums, and the predictor.
+  std::string numerics_id() const;
+  // Bytes read from the disk for what streams, without neurons: their small reads say nothing of the
+  // disk's rate.  REQUIRES: under the owner's lock
+  Bytes BytesStreamed() const { return weights->bytes_streamed() + kv->bytes_read(); }
 
   const Checkpoint& checkpoint;
   const ModelSpec& spec;
@@ -68,6 +74,8 @@ struct StageParts {
   BackendOptions OptionsOfBackend() const;
   absl::Status MakeRoom(const BackendOptions& options);
   absl::Status OpenTheBackend(const BackendOptions& options);
+  // After the weights.
+  absl::Status BindPredictors();
   absl::Status OpenKv(const Owner& owner);
   void OpenUnits(const Owner& owner);
   absl::Status TakeOver();

@@ -230,11 +230,13 @@ absl::Status StageResidency::SetPlaces(const PartPlaces& to) {
     changed.assign(set.begin(), set.end());
   }
   absl::Status status;
-  for (const int32_t place : changed) {
+  for (size_t i = 0, run = 1; i < changed.size(); i += run, run = 1) {  // places that lie side by side go together
+    while (i + run < changed.size() && changed[i + run] == changed[i] + static_cast<int32_t>(run)) ++run;
+    const auto count = static_cast<int>(run);
     if (fewer) {
-      parts_.weights->FreePlace(to.part, place);
+      parts_.weights->FreePlaces(to.part, changed[i], count);
     } else {
-      status.Update(parts_.weights->MakePlace(to.part, place));
+      status.Update(parts_.weights->MakePlaces(to.part, changed[i], count));
     }
   }
   return status;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "planner/base/check.h"
 #include "planner/plan/model/block_parts.h"
@@ -13,9 +14,6 @@
 
 namespace lime {
 namespace {
-
-// Reads of 1 MiB in flight if neurons are read on demand, so that these do not wait for long.
-constexpr int kChannelsBesideNeurons = 2;
 
 // Cuts blocks as the plan does, parts with experts on demand into their units, and sparse parts into
 // pieces. Blocks that the plan does not name are not read.
@@ -56,7 +54,7 @@ int BlockIndex(const ModelSpec& spec, BlockId id) {
 absl::StatusOr<std::unique_ptr<PartReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                        const StageWeights::Options& options) {
   PartReader::Options reading{.cut = CutOf(plan), .wrap_device = options.wrap_device};
-  if (HasSparseParts(plan)) reading.channels = kChannelsBesideNeurons;
+  if (HasSparseParts(plan)) reading.channels = kStreamsBesideNeurons;
   return PartReader::Open(checkpoint, spec, reading);
 }
 
@@ -140,7 +138,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
 }
 
 absl::Status StageWeights::OpenOnDemand(const Checkpoint& checkpoint, const Options& options) {
-  std::vector<int32_t> layers;  // of sparse parts
+  std::vector<int32_t> layers, whole;  // of sparse parts, and those with whole records
   size_t most = 0;
   for (const int part : parts_here_) {
     const PlanPart& what = plan_.parts[part];
@@ -156,17 +154,23 @@ absl::Status StageWeights::OpenOnDemand(const Checkpoint& checkpoint, const Opti
     LIME_ASSIGN_OR_RETURN(own_[part], HugeBuffer::AllocatePresent(what.places * what.unit_bytes));
     if (!what.sparse()) continue;
     layers.push_back(what.block.layer);
+    if (what.has_own_decider()) whole.push_back(what.block.layer);
     most = std::max(most, static_cast<size_t>(what.places));
   }
   if (layers.empty()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(pieces_, HugeBuffer::AllocatePresent(kSparsePieces * piece_bytes_));
-  slots_.reserve(most), came_.reserve(most);
+  slots_.reserve(most), came_.reserve(most), targets_.reserve(most);
   const auto done = [this, neurons_read = options.neurons_read](int32_t, std::span<const BundleSlot> neurons, const absl::Status& status) {
     came_.clear();
     for (const BundleSlot& slot : neurons) came_.push_back(slot.neuron);
     neurons_read(came_, status);
   };
-  LIME_ASSIGN_OR_RETURN(neurons_, NeuronReader::Open(checkpoint, spec_, layers, {.done = done, .wrap_device = options.wrap_device}));
+  LIME_ASSIGN_OR_RETURN(
+      neurons_,
+      NeuronReader::Open(checkpoint, spec_, layers, {.done = done, .whole_records = std::move(whole), .wrap_device = options.wrap_device}));
+  for (const int part : parts_here_) {
+    if (plan_.parts[part].certified()) LIME_RETURN_IF_ERROR(BindCopy(part));
+  }
   return absl::OkStatus();
 }
 
@@ -183,7 +187,12 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
   }
   LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, pinned.empty(), options));
   for (const BlockId id : pinned) {
-    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadPinned(checkpoint, spec_.block(id)));
+    const BlockSpec& of = spec_.block(id);
+    const bool sparse =
+        std::ranges::any_of(parts_here_, [&](int part) { return plan_.parts[part].block == id && plan_.parts[part].sparse(); });
+    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadPinned(checkpoint, of, [&](const TensorSpec& tensor) {
+                            return IsPinned(tensor) || (sparse && IsKeptForNeurons(of, tensor));
+                          }));
     blocks_.push_back({.block = std::move(block)});
   }
   for (const Bound& bound : blocks_) {
@@ -289,9 +298,49 @@ void StageWeights::StartNeuronReads(int part, std::span<const NeuronWindow::Load
 
 NeuronInMemory StageWeights::Neuron(int part, int32_t neuron, int32_t row) const {
   const int32_t layer = plan_.parts[part].block.layer;
-  const std::byte* const first = PlaceOfUnit(part, row) + neurons_->OffsetInSlot(layer, neuron);
-  const bool gated = plan_.parts[part].rows.front().role == TensorRole::kUp;  // else up is the decider
-  return {.neuron = neuron, .up = gated ? first : nullptr, .down = gated ? first + neurons_->stride(layer) : first};
+  const BundleLayout& layout = neurons_->layout(layer);
+  const bool gated = layout.parts == 3;
+  const std::byte* const record = RecordIn(part, neuron, row);
+  const auto at = [&](int in_record) { return record + layout.PartAt(in_record) - layout.PartAt(neurons_->FirstPart(layer)); };
+  return {.neuron = neuron,
+          .decider = plan_.parts[part].has_own_decider() ? at(0) : nullptr,
+          .up = gated ? at(1) : nullptr,
+          .down = at(layout.parts - 1)};
+}
+
+std::byte* StageWeights::RecordIn(int part, int32_t neuron, int32_t row) const {
+  return PlaceOfUnit(part, row) + neurons_->OffsetInSlot(plan_.parts[part].block.layer, neuron);
+}
+
+absl::Status StageWeights::BindCopy(int part) {
+  const PlanPart& what = plan_.parts[part];
+  const LayerBundles& bundles = neurons_->bundles(what.block.layer);
+  const DeciderFile* const decider = bundles.decider();
+  if (decider == nullptr || decider->shape.bits != what.decider_bits || decider->shape.directions != what.decider_directions)
+    return absl::FailedPreconditionError(absl::StrCat(bundles.path(), ": has ", decider == nullptr ? "no copy" : "another copy",
+                                                      " of the decider than the plan, which needs one of ", what.decider_bits,
+                                                      " bits with ", what.decider_directions, " directions; plan again with this store"));
+  LIME_CHECK_EQ(decider->bytes(), CopyMemory(spec_.block(what.block), what.decider_bits, what.decider_directions));
+  LIME_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedDecider> loaded, bundles.LoadDecider());
+  load_.bytes += decider->bytes();
+  const DeciderView view = loaded->view;
+  return backend_->BindCopy(what.block, view, std::move(loaded));
+}
+
+void StageWeights::CopyNeurons(int part, const RowsInMemory& rows, std::span<const NeuronWindow::Load> neurons) {
+  if (neurons.empty()) return;
+  const BundleLayout& layout = neurons_->layout(plan_.parts[part].block.layer);
+  const MatrixRows& range = rows.rows;
+  const bool is_down = range.role == TensorRole::kDown;
+  const int in_record = is_down ? layout.parts - 1 : range.role == TensorRole::kUp && layout.parts == 3 ? 1 : 0;
+  const Bytes behind = layout.PartAt(in_record) - layout.PartAt(neurons_->FirstPart(plan_.parts[part].block.layer));
+  targets_.clear();
+  for (const auto& [neuron, row] : neurons) targets_.push_back({.neuron = neuron, .memory = RecordIn(part, neuron, row) + behind});
+  MatrixPiece piece{.rows = rows.weight, .begin = range.begin, .end = range.end, .row_bytes = layout.part_bytes};
+  if (!is_down) return CopyNeuronRows(piece, targets_);
+  const auto bits = static_cast<int>(layout.part_bytes * 8 / spec_.config.hidden_size);
+  piece.row_bytes = NeuronsOf(plan_, part) * bits / 8;
+  CopyNeuronColumns(piece, bits, targets_);
 }
 
 void StageWeights::StartPieceRead(int part, int piece, int place, PartReader::Completion done) {

@@ -27,6 +27,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
+#include "daemon/weights/neuron_copy.h"
 #include "daemon/weights/neuron_reader.h"
 #include "daemon/weights/part_reader.h"
 #include "daemon/weights/weight_store.h"
@@ -98,10 +99,14 @@ class StageWeights {
   void StartUnitRead(int part, int unit, int place, int64_t number, PartReader::Completion done);
   // Ends a read early if the disk has not begun all of it: with kCancelled, unless it succeeds.
   void CancelUnitRead(int64_t number) { reader_->Cancel(TagOf(number)); }
-  // Returns the memory of a place to the system. MakePlace makes it present again, and reads may fill
-  // it meanwhile.  Thread: any.  REQUIRES: for FreePlace, as StartUnitRead
-  void FreePlace(int part, int place) const { ReturnPages(PlaceOfUnit(part, place), plan_.parts[part].unit_bytes); }
-  absl::Status MakePlace(int part, int place) const { return BringPagesBack(PlaceOfUnit(part, place), plan_.parts[part].unit_bytes); }
+  // Returns the memory of `count` places to the system. MakePlaces makes it present again, and reads may
+  // fill it meanwhile.  Thread: any.  REQUIRES: for FreePlaces, as StartUnitRead
+  void FreePlaces(int part, int first, int count) const {
+    if (count > 0) ReturnPages(PlaceOfUnit(part, first), count * plan_.parts[part].unit_bytes);
+  }
+  absl::Status MakePlaces(int part, int first, int count) const {
+    return BringPagesBack(PlaceOfUnit(part, first), count * plan_.parts[part].unit_bytes);
+  }
   // The rows of a unit that has been read into `place`, in order of use.
   int NumUnitRows(int part, int unit) const;
   RowsInMemory UnitRows(int part, int unit, int i, int place) const;
@@ -116,6 +121,9 @@ class StageWeights {
   // Starts reading a piece of the part's rows into one of the places for pieces.
   void StartPieceRead(int part, int piece, int place, PartReader::Completion done);
   RowsInMemory PieceRows(int part, int piece, int i, int place) const;
+  // Copies what Neuron() has of these neurons, ascending, from rows of PieceRows to their rows of memory.
+  // Called once for all rows of all pieces, it gives the bytes of a read.  Thread: the compute thread
+  void CopyNeurons(int part, const RowsInMemory& rows, std::span<const NeuronWindow::Load> neurons);
   Bytes PieceBytes(int part, int piece) const { return reader_->PlaceBytes(BlockOf(part), PartInBlock(part) + piece); }
   // Of neurons, since the start.
   Bytes neuron_bytes_read() const { return neurons_ == nullptr ? 0 : neurons_->bytes_read(); }
@@ -190,6 +198,10 @@ class StageWeights {
   Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
   static Bytes PlaceBytesOf(const PartReader& reader, const ModelSpec& spec, const Plan& plan, int part);
   std::byte* PlaceOfUnit(int part, int place) const;
+  // Where a neuron's record begins in its row, from the first part that is read.
+  std::byte* RecordIn(int part, int32_t neuron, int32_t row) const;
+  // Of a certified part: reads and binds the copy of its decider.
+  absl::Status BindCopy(int part);
   static int64_t TagOf(int64_t number) { return number + 1; }
   int BlockOf(int part) const { return place_of_[part].first; }
   int PartInBlock(int part) const { return place_of_[part].second; }
@@ -228,6 +240,7 @@ class StageWeights {
   Bytes piece_bytes_ = 0;
   std::vector<BundleSlot> slots_;
   std::vector<int32_t> came_;
+  std::vector<NeuronTarget> targets_;      // of a copy
   std::unique_ptr<NeuronReader> neurons_;  // null: no part is sparse
   std::unique_ptr<PartReader> reader_;
 };

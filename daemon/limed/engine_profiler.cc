@@ -14,6 +14,7 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/machine/system_memory.h"
 #include "daemon/profile/disk_sample.h"
+#include "daemon/profile/measure_bursts.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/measure_rates.h"
@@ -155,7 +156,11 @@ class SelfProfile {
     options.memory = room_ / 2;
     options.cancelled = &cancelled_;
     LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, MeasureDisk(files, options));
-    measured_.profile.SetDisk(std::move(disk));
+    LIME_ASSIGN_OR_RETURN(const std::optional<BurstCost> bursts,
+                          MeasureBursts(files, {.seconds = std::min(MeasureBurstsOptions().seconds, call_.seconds / 2),
+                                                .memory = room_ / 2,
+                                                .cancelled = &cancelled_}));
+    measured_.profile.SetDisk(std::move(disk), bursts);
     return absl::OkStatus();
   }
 

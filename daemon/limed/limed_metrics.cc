@@ -24,8 +24,10 @@ Samples By(const char* label, const std::vector<std::pair<std::string, double>>&
   return samples;
 }
 
+// Every family has a sample: while there are no peers, of one without a name.
 Samples ByPeer(const DeviceStatistics& statistics, Bytes PeerTraffic::*bytes) {
   std::vector<std::pair<std::string, double>> values;
+  if (statistics.traffic.empty()) values.emplace_back("", 0);
   for (const PeerTraffic& traffic : statistics.traffic) values.emplace_back(traffic.peer, traffic.*bytes);
   return By("peer", values);
 }

@@ -1,5 +1,5 @@
 // Chooses how many places the parts on demand of a device keep while other programs on its machine
-// need the memory.
+// need the memory. The places of a sparse part are its rows of neurons.
 //
 // Pure: bytes in, places out. The places follow from the bytes alone, so shedding less brings places
 // back.
@@ -12,7 +12,9 @@
 //
 // The part with the most places loses the next one, since its last place has the fewest hits; the
 // highest layer among equals. Each part keeps the places for the units of one token. With fewer, one
-// token would read its own units again and again.
+// token would read its own units again and again. A token reads each of its neurons once, whatever the
+// rows: a sparse part keeps as many as a disk reads at a time. It has many small rows, and loses a part
+// of them together.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +36,9 @@ struct PartPlaces {
   friend bool operator==(const PartPlaces&, const PartPlaces&) = default;
 };
 
+inline constexpr int64_t kLeastNeuronRows = 64;  // NeuronReader::Options::channels, twice
+inline constexpr int64_t kNeuronSteps = 32;      // in which the rows of a sparse part go
+
 class PlacesToShed {
  public:
   // `token_units`: units that one token chooses in a part.
@@ -41,17 +46,19 @@ class PlacesToShed {
   PlacesToShed(const Plan& plan, int32_t device, int64_t token_units) : plan_(plan) {
     for (const int part : PartsOn(plan, device)) {
       const PlanPart& what = plan.parts[static_cast<size_t>(part)];
-      if (!what.has_experts_on_demand() || IsFixed(plan)) continue;
+      if (!what.on_demand() || IsFixed(plan)) continue;
       all_.push_back({part, static_cast<int32_t>(what.places)});
-      least_.push_back(static_cast<int32_t>(std::min(what.places, std::max<int64_t>(kRingPlaces, token_units))));
+      const int64_t least = what.sparse() ? kLeastNeuronRows : std::max<int64_t>(kRingPlaces, token_units);
+      least_.push_back(static_cast<int32_t>(std::min(what.places, least)));
+      together_.push_back(what.sparse() ? static_cast<int32_t>((what.places + kNeuronSteps - 1) / kNeuronSteps) : 1);
       most_ += (what.places - least_.back()) * what.unit_bytes;
-      largest_ = std::max(largest_, what.unit_bytes);
+      if (!what.sparse() || what.places > least_.back()) largest_ = std::max(largest_, together_.back() * what.unit_bytes);
     }
   }
 
   // Bytes of all places that may go.
   Bytes most() const { return most_; }
-  // The largest place; 0 without parts on demand.
+  // The most bytes that go at once; 0 without parts on demand.
   Bytes largest() const { return largest_; }
 
   // The places that the parts on demand keep, in order, if at least `bytes` go, or all that may.
@@ -60,8 +67,10 @@ class PlacesToShed {
     while (bytes > 0) {
       const int64_t next = NextToLose(kept);
       if (next < 0) break;
-      --kept[static_cast<size_t>(next)].places;
-      bytes -= UnitBytesOf(kept[static_cast<size_t>(next)]);
+      const auto i = static_cast<size_t>(next);
+      const int32_t lost = std::min(together_[i], kept[i].places - least_[i]);
+      kept[i].places -= lost;
+      bytes -= lost * UnitBytesOf(kept[i]);
     }
     return kept;
   }
@@ -92,7 +101,7 @@ class PlacesToShed {
 
   const Plan& plan_;
   std::vector<PartPlaces> all_;  // as planned
-  std::vector<int32_t> least_;
+  std::vector<int32_t> least_, together_;
   Bytes most_ = 0;
   Bytes largest_ = 0;
 };

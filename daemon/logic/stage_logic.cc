@@ -1,6 +1,7 @@
 #include "daemon/logic/stage_logic.h"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -70,6 +71,7 @@ void StageLogic::OpenSparse() {
   absl::StatusOr<std::unique_ptr<SparseVisits>> visits = SparseVisits::Create(windows);
   LIME_CHECK(visits.ok()) << visits.status().message();  // the plan is valid
   sparse_ = *std::move(visits);
+  rows_set_.reserve(most);
   ready_.reserve(most), running_.reserve(most);
 }
 
@@ -134,10 +136,11 @@ void StageLogic::OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const
 
 // ---- Sparse parts
 
-void StageLogic::OnPiecesChosen(int32_t part, int32_t microbatch, int32_t pieces, double now_ms, Actions& actions) {
+void StageLogic::OnPiecesChosen(int32_t part, int32_t microbatch, int32_t pieces, const SparseVisits::LastMasks& last, double now_ms,
+                                Actions& actions) {
   if (!health_.ok()) return;
   asked_ = {.microbatch = microbatch, .part = part};
-  sparse_->BeginPieces(SparseIndexOf(part), pieces);
+  sparse_->BeginPieces(SparseIndexOf(part), pieces, last);
   Post(ProgramRunner::UnitsChosen{.part = part, .microbatch = microbatch, .units = pieces}, now_ms, actions);
   GoOnWithSparse(now_ms, actions);
 }
@@ -161,6 +164,7 @@ SparseVisits::Counts StageLogic::neurons() const {
   for (int32_t i = 0; i < std::ssize(sparse_parts_); ++i) {
     const SparseVisits::Counts& counts = sparse_->counts(i);
     sum.visits += counts.visits, sum.rows += counts.rows, sum.active += counts.active, sum.loaded += counts.loaded;
+    sum.copied += counts.copied;
   }
   return sum;
 }
@@ -169,7 +173,18 @@ int32_t StageLogic::SparseIndexOf(int32_t part) const {
   return static_cast<int32_t>(std::ranges::lower_bound(sparse_parts_, part) - sparse_parts_.begin());
 }
 
+std::span<const int32_t> StageLogic::SetPlaces(int32_t part, int32_t places) {
+  if (!IsSparse(part)) return cache_->SetPlaces(LayerOf(part), places);
+  const SparseVisits::Rows rows = sparse_->SetRows(SparseIndexOf(part), places);
+  rows_set_.resize(static_cast<size_t>(rows.count));
+  std::iota(rows_set_.begin(), rows_set_.end(), rows.first);
+  return rows_set_;
+}
+
+// Behind a visit, rows that SetPlaces could not take go.
 void StageLogic::StartSparseReads(Actions& actions) {
+  if (const auto freed = sparse_->NextGivenBack())
+    actions.push_back(FreePlace{sparse_parts_[static_cast<size_t>(freed->part)], freed->rows.first, freed->rows.count});
   if (!sparse_->IsUnderWay()) return;
   const int32_t part = sparse_parts_[static_cast<size_t>(sparse_->part())];
   if (const auto loads = sparse_->TakeLoads(); !loads.empty()) actions.push_back(StartNeuronReads{part, loads});

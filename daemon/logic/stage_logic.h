@@ -83,11 +83,12 @@ class StageLogic {
   struct CancelUnitRead {
     int64_t number = 0;
   };
-  // The memory of a place may be freed: nothing reads into it or computes with it, and no unit will be
-  // read into it until SetPlaces names it again.
+  // The memory of some places may be freed: nothing reads into them or computes with them, and no unit
+  // will be read into them until SetPlaces names them again.
   struct FreePlace {
     int32_t part = 0;
     int32_t place = 0;
+    int32_t count = 1;  // places from this one on
   };
   // Reads neurons of a sparse part into its rows of memory. Each has its answer OnNeuronsRead. The span
   // is valid until the next event.
@@ -146,8 +147,9 @@ class StageLogic {
   // The answer to StartAskUnits: the units of the part that the micro-batch has chosen, ascending.
   void OnUnitsChosen(int32_t part, int32_t microbatch, std::span<const int32_t> units, double now_ms, Actions& actions);
   // The answer to StartAskUnits of a sparse part for a micro-batch of many rows: it computes all rows of
-  // the part, in so many pieces.
-  void OnPiecesChosen(int32_t part, int32_t microbatch, int32_t pieces, double now_ms, Actions& actions);
+  // the part, in so many pieces. The driver copies neuron_copies() from them.
+  void OnPiecesChosen(int32_t part, int32_t microbatch, int32_t pieces, const SparseVisits::LastMasks& last, double now_ms,
+                      Actions& actions);
   // Neurons of StartNeuronReads, or a piece, have been read and checked. An error stops the device.
   void OnNeuronsRead(std::span<const int32_t> neurons, const absl::Status& result, double now_ms, Actions& actions);
   void OnPieceRead(int32_t piece, const absl::Status& result, double now_ms, Actions& actions);
@@ -165,11 +167,11 @@ class StageLogic {
   // A read of a unit has ended. Reads may end in any order. One that fails twice stops the device,
   // and so does one that was cancelled without a CancelUnitRead.
   void OnUnitRead(int64_t number, const absl::Status& result, double now_ms, Actions& actions);
-  // From now on the part has this many places, as DemandCache::SetPlaces says: with fewer, returns the
-  // places whose memory may be freed now; FreePlace names the others later. With more, returns the
-  // places that get their memory again, which units may be read into at once. Valid until the next
-  // call.  REQUIRES: the part is on demand
-  std::span<const int32_t> SetPlaces(int32_t part, int32_t places) { return cache_->SetPlaces(LayerOf(part), places); }
+  // From now on the part has this many places, as DemandCache::SetPlaces and SparseVisits::SetRows say:
+  // with fewer, returns the places whose memory may be freed now; FreePlace names the others later. With
+  // more, returns the places that get their memory again, which units may be read into at once. Ascending
+  // for neurons. Valid until the next call.  REQUIRES: the part is on demand
+  std::span<const int32_t> SetPlaces(int32_t part, int32_t places);
   // From a later step on, other parts stream (ProgramRunner::Change). InvalidArgument while an
   // earlier change is not settled.
   absl::Status OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms, Actions& actions);
@@ -204,7 +206,9 @@ class StageLogic {
   // Of the parts on demand here, in order; null if there are none.
   const DemandCache* units() const { return cache_.get(); }
   // Places of a part on demand that have memory.
-  int32_t NumPlaces(int32_t part) const { return cache_->num_places(LayerOf(part)); }
+  int32_t NumPlaces(int32_t part) const {
+    return IsSparse(part) ? sparse_->num_rows(SparseIndexOf(part)) : cache_->num_places(LayerOf(part));
+  }
   // Chosen units of all of them, since the start; of micro-batches that decode, or of all.
   struct UnitUses {
     int64_t hits = 0;    // they were in memory
@@ -218,6 +222,8 @@ class StageLogic {
     Bytes wasted = 0;  // of the others that were read
   };
   AheadUses units_ahead() const;
+  // As SparseVisits::copies, after OnPiecesChosen.
+  std::span<const NeuronWindow::Load> neuron_copies() const { return sparse_->copies(); }
   // Neurons of all sparse parts, since the start.
   SparseVisits::Counts neurons() const;
   const UnitUses& decode_units() const { return decode_units_; }
@@ -279,6 +285,7 @@ class StageLogic {
   AskUnits asked_{.part = -1};
   std::unique_ptr<SparseVisits> sparse_;  // of the sparse parts, in order; null: there are none
   std::vector<int32_t> sparse_parts_;
+  std::vector<int32_t> rows_set_;  // of SetPlaces for a sparse part
   std::vector<UnitInPlace> ready_, running_;
   UnitUses decode_units_, all_units_;
 };

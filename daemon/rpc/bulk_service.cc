@@ -16,6 +16,7 @@
 #include "daemon/logic/push_stream.h"
 #include "daemon/machine/worker_thread.h"
 #include "daemon/rpc/event_stream.h"
+#include "daemon/stores/neuron_files.h"
 #include "daemon/stores/pushed_models.h"
 #include "daemon/stores/pushed_store.h"
 #include "proto/convert/bulk_convert.h"
@@ -338,6 +339,7 @@ class PushService final : public BulkService {
     if (folder.empty()) return holdings;
     LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));
     holdings.whole = !held.has_value();
+    if (holdings.whole) holdings.neurons = NeuronFilesIn(folder);
     if (held) holdings.blocks = *std::move(held);
     return holdings;
   }

@@ -131,6 +131,8 @@ absl::Status PlanSampler::Report(Sequence& sequence, const BatchRow& row, std::s
   if (sampling.hash_logits || sampling.score_top) {
     sequence.hash->Add(logits);
     report.logits_hash = sequence.hash->value();
+    const bool ends_prompt = row.position + 1 == static_cast<int64_t>(sequence.prompt);
+    if (sampling.hash_logits && sampling.score_top && ends_prompt) report.hash_state = sequence.hash->State();
   }
   if (!top) return absl::OkStatus();
   report.score = row_scorer_.Score(logits, *top, known || sampling.logprobs ? std::optional(token) : std::nullopt);

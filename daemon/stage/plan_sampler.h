@@ -53,6 +53,7 @@ class PlanSampler final : public TokenSampler {
     // XXH3-64 of the logits of the request's positions so far; with scores: of all scored
     // positions.
     uint64_t logits_hash = 0;
+    std::string hash_state;  // behind a scored prompt with a hash of its own; else empty
     std::optional<cpu::RowScore> score;
   };
   // States from which the hashes can go on elsewhere, by slot. Only of sequences with a hash.

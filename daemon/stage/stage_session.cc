@@ -279,10 +279,11 @@ void StageSession::ReportSampled(int64_t step, std::span<const SampledToken> tok
   auto& news = std::get<SampledNews>(sampled_);
   news.step = step, news.ends_step = false;
   news.tokens.assign(tokens.begin(), tokens.end());
-  news.logits_hashes.clear(), news.scores.clear();
+  news.logits_hashes.clear(), news.hash_states.clear(), news.scores.clear();
   for (const SampledToken& token : tokens) {
     PlanSampler::TokenReport report = sampler_.OnSampled(token);
     news.logits_hashes.push_back(report.logits_hash);
+    news.hash_states.push_back(std::move(report.hash_state));
     news.scores.push_back(std::move(report.score));
   }
   if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {

@@ -71,17 +71,31 @@ bool BeginsAs(std::string_view header, const std::string& path) {
   return ReadExactly(*file, path, 0, std::as_writable_bytes(std::span(begin))).ok() && header.starts_with(begin);
 }
 
-// `places`: PrepareOptions::bundle_places.
+// The copier of a layer; null if it gets no copy.
+absl::StatusOr<std::shared_ptr<const RowCopier>> CopierOf(const ModelSpec& spec, const std::string& dir, const BundledMlp& mlp,
+                                                          const PrepareOptions& options) {
+  const auto found = options.decider_copies.find(mlp.layer);
+  if (found == options.decider_copies.end() || found->second == nullptr) return nullptr;
+  const RowCopier& copier = *found->second;
+  if (mlp.packed) return Invalid(dir, ": the weights of layer ", mlp.layer, " are packed, and deciders of packed weights have no copy");
+  if (copier.cols() != spec.config.hidden_size || copier.directions() < 1)
+    return Invalid(dir, ": the copy of the decider of layer ", mlp.layer, " has ", copier.cols(), " columns and ", copier.directions(),
+                   " directions, need ", spec.config.hidden_size, " and at least 1; calibrate this model");
+  return found->second;
+}
+
 absl::StatusOr<std::vector<BundleFileLayout>> LayOutAllBundles(const ModelSpec& spec, const std::string& dir,
-                                                               const std::map<int32_t, std::vector<int32_t>>& places) {
+                                                               const PrepareOptions& options) {
   LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, dir));
+  const std::map<int32_t, std::vector<int32_t>>& places = options.bundle_places;
   std::vector<BundleFileLayout> layouts;
   for (const BundledMlp& mlp : mlps) {
     const auto found = places.find(mlp.layer);
     if (found != places.end() && std::ssize(found->second) != mlp.shape.neurons)
       return Invalid(dir, ": layer ", mlp.layer, " has ", mlp.shape.neurons, " neurons, but places for ", found->second.size(),
                      " are given");
-    layouts.push_back(LayOutBundles(mlp, found == places.end() ? std::vector<int32_t>() : found->second));
+    LIME_ASSIGN_OR_RETURN(std::shared_ptr<const RowCopier> copier, CopierOf(spec, dir, mlp, options));
+    layouts.push_back(LayOutBundles(mlp, found == places.end() ? std::vector<int32_t>() : found->second, std::move(copier)));
   }
   return layouts;
 }
@@ -162,10 +176,10 @@ class Preparer {
     // A whole store that gets bundles stays one until it has them: then the journal says which it has.
     const std::optional<StoreManifest> journal = complete && begun ? ReadJournal() : std::nullopt;
     if ((found.bundles || (journal && journal->bundles)) && !manifest_.bundles) {
-      LIME_ASSIGN_OR_RETURN(std::vector<BundleFileLayout> layouts, LayOutAllBundles(spec_, source_.dir(), options_.bundle_places));
+      LIME_ASSIGN_OR_RETURN(std::vector<BundleFileLayout> layouts, LayOutAllBundles(spec_, source_.dir(), options_));
       WantBundles(std::move(layouts));
     }
-    const bool all_there = complete && AllThere(found);
+    const bool all_there = complete && AllThere(found) && HasCopies(found);
     if (all_there && found.bundles.has_value() == manifest_.bundles.has_value()) {
       LIME_RETURN_IF_ERROR(RemovePartialFiles());
       manifest_ = std::move(found);
@@ -217,7 +231,7 @@ class Preparer {
     if (layout != layouts_.end()) return IsStored(*layout) || (BeginsAs(layout->header, Path(name)) && !HoldsOtherTensor(*layout));
     const auto bundles = std::ranges::find(bundle_layouts_, name, &BundleFileLayout::name);
     if (bundles != bundle_layouts_.end())
-      return IsStored(*bundles) || (BeginsAs(bundles->header, Path(name)) && !HoldsOtherBundles(*bundles));
+      return IsStored(*bundles) || (BeginsAs(bundles->header_begin, Path(name)) && !HoldsOtherBundles(*bundles));
     const absl::StatusOr<std::string> text = ReadTextFile(Path(name), kMaxSideFileBytes);
     if (!text.ok()) return false;
     const auto stored = std::ranges::find(found.files, name, &StoredFile::name);
@@ -285,6 +299,14 @@ class Preparer {
   // damage.
   bool AllThere(const StoreManifest& manifest) const {
     return std::ranges::all_of(manifest.files, [this](const StoredFile& file) { return HasBytes(Path(file.name), file.bytes); });
+  }
+
+  // Whether files of bundles that are to have a copy of the decider have it.
+  bool HasCopies(const StoreManifest& found) const {
+    return std::ranges::all_of(bundle_layouts_, [&](const BundleFileLayout& layout) {
+      const auto file = std::ranges::find(found.files, layout.name, &StoredFile::name);
+      return layout.copier == nullptr || file == found.files.end() || SameShape(*file, layout);
+    });
   }
 
   void KeepMatching(const StoreManifest& found) {
@@ -519,7 +541,7 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
     return Invalid(store_dir, ": is the folder of the model itself; give another folder for the store");
   std::optional<std::vector<BundleFileLayout>> bundles;
   if (options.bundles) {
-    LIME_ASSIGN_OR_RETURN(bundles, LayOutAllBundles(spec, source_dir, options.bundle_places));
+    LIME_ASSIGN_OR_RETURN(bundles, LayOutAllBundles(spec, source_dir, options));
   }
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, std::move(bundles), options).Run();

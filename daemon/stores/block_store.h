@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/proven_zeros/decider_copy.h"
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/stores/block_store_disk.h"
 #include "daemon/weights/loader.h"
@@ -31,6 +33,9 @@ struct PrepareOptions {
   // Where the bundles of new files lie: by layer, by neuron, each place of the layer once. Neurons of
   // other layers have the places of their numbers.
   std::map<int32_t, std::vector<int32_t>> bundle_places = {};
+  // By layer: the copy of its decider that its file of bundles has (common/proven_zeros). Files without it
+  // are written again. Layers that are not named get none, and keep the one that they have.
+  std::map<int32_t, std::shared_ptr<const RowCopier>> decider_copies = {};
   // Called once this call has written a file of bundles into a store that keeps none of an earlier call:
   // then all that it has are in the order of bundle_places. An error ends the call. May be null.
   std::function<absl::Status()> first_bundles = nullptr;

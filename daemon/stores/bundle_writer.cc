@@ -1,6 +1,7 @@
 #include "daemon/stores/bundle_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -242,6 +243,12 @@ class Writer {
 
   absl::Status AppendBundles(StoreFileWriter& writer) {
     const int64_t neurons = mlp_.shape.neurons, at_once = NeuronsAtOnce();
+    if (layout_.copier != nullptr) {
+      const DeciderShape& shape = layout_.decider.shape;
+      codes_.resize(static_cast<size_t>(shape.rows * CodeRowBytes(shape.cols, shape.bits)));
+      kept_.resize(static_cast<size_t>(shape.rows * shape.directions));
+      copied_rows_.resize(static_cast<size_t>(shape.rows));
+    }
     sums_.resize(static_cast<size_t>(neurons * record_.parts));
     rows_.resize(static_cast<size_t>(at_once * row_bytes()) * mlp_.rows().size());
     strips_.resize(static_cast<size_t>(StripBytes(at_once) * spec_.config.hidden_size));
@@ -334,6 +341,7 @@ class Writer {
       CheckRow(*tensor, parts.back());
       at += batch * row_bytes();
     }
+    if (layout_.copier != nullptr && !why_not_) CopyRow(neuron, parts.front());
     parts.push_back(std::span(columns_).subspan(static_cast<size_t>(in_tile) * bytes, bytes));
     CheckRow(*mlp_.down, parts.back());
     const auto num_parts = static_cast<size_t>(record_.parts);
@@ -342,11 +350,37 @@ class Writer {
                  std::span(sums_).subspan(static_cast<size_t>(neuron) * num_parts, num_parts));
   }
 
+  // Copies a row of the decider.
+  void CopyRow(int64_t neuron, std::span<const std::byte> row) {
+    const DeciderShape& shape = layout_.decider.shape;
+    const auto part = [neuron](auto& all, int64_t size) {
+      return std::span(all).subspan(static_cast<size_t>(neuron * size), static_cast<size_t>(size));
+    };
+    weights_.clear();
+    const DType dtype = mlp_.rows().front()->info.dtype;
+    for (int64_t at = 0; at < std::ssize(row); at += ElementBytes(dtype)) weights_.push_back(LoadFloat(dtype, row.data() + at));
+    const bool copied = layout_.copier->Copy(weights_, part(codes_, CodeRowBytes(shape.cols, shape.bits)), part(kept_, shape.directions),
+                                             copied_rows_[static_cast<size_t>(neuron)]);
+    if (!copied) why_not_ = NoBundles::kNotFinite;
+  }
+
   absl::Status AppendTables(StoreFileWriter& writer) {
     LIME_RETURN_IF_ERROR(AppendZerosTo(writer, layout_.sums_at));
     LIME_RETURN_IF_ERROR(Append(writer, EncodeSums(sums_)));
     LIME_RETURN_IF_ERROR(AppendZerosTo(writer, layout_.place_at));
-    return Append(writer, EncodePlaces(layout_.places.empty() ? order_ : layout_.places));
+    LIME_RETURN_IF_ERROR(Append(writer, EncodePlaces(layout_.places.empty() ? order_ : layout_.places)));
+    return layout_.copier == nullptr ? absl::OkStatus() : AppendCopy(writer);
+  }
+
+  absl::Status AppendCopy(StoreFileWriter& writer) {
+    const std::array<std::span<const std::byte>, kDeciderParts> parts = {
+        std::as_bytes(std::span(codes_)), std::as_bytes(std::span(copied_rows_)), std::as_bytes(std::span(kept_)),
+        std::as_bytes(layout_.copier->mean()), std::as_bytes(layout_.copier->axes())};
+    for (size_t part = 0; part < kDeciderParts; ++part) {
+      LIME_RETURN_IF_ERROR(AppendZerosTo(writer, layout_.decider.parts[part].offset));
+      LIME_RETURN_IF_ERROR(Append(writer, parts[part]));
+    }
+    return absl::OkStatus();
   }
 
   const Checkpoint& source_;
@@ -363,12 +397,16 @@ class Writer {
   double up_bias_ = 0, input_norm_ = 0;
   std::vector<std::byte> rows_, strips_, columns_, bundles_;
   std::vector<uint32_t> sums_;
+  std::vector<float> weights_;  // of one row
+  std::vector<uint8_t> codes_;  // of the copy: DeciderPart
+  std::vector<CopiedRow> copied_rows_;
+  std::vector<int8_t> kept_;
   Bytes done_ = 0;
 };
 
 }  // namespace
 
-BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> places) {
+BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> places, std::shared_ptr<const RowCopier> copier) {
   LIME_CHECK(places.empty() || std::ssize(places) == mlp.shape.neurons) << places.size();
   BundleFileLayout layout;
   layout.mlp = mlp;
@@ -382,20 +420,35 @@ BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> place
       tensors.push_back({absl::StrCat(kStorePadPrefix, "bundles.", tensors.size()), DType::kU8, {hole}});
       end += hole;
     }
-    const int64_t begin = end;
-    end += TensorBytes(dtype, shape);
+    const BundleTensor at{.offset = end, .bytes = TensorBytes(dtype, shape)};
+    end += at.bytes;
     tensors.push_back({std::string(name), dtype, std::move(shape)});
-    return begin;
+    return at;
   };
+  const auto header = [&] { return SafetensorsHeaderBytes(tensors, {.alignment = kBundleReadAlign}); };
   add(kBundlesName, DType::kU8, {neurons, mlp.shape.layout.stride});
-  layout.sums_at = add(kBundleSumsName, DType::kU32, {neurons, parts});
-  layout.place_at = add(kBundlePlaceName, DType::kU32, {neurons});
-  layout.header = SafetensorsHeaderBytes(tensors, {.alignment = kBundleReadAlign});
+  BundleTensor sums = add(kBundleSumsName, DType::kU32, {neurons, parts}), place = add(kBundlePlaceName, DType::kU32, {neurons});
+  layout.header_begin = header();
+  layout.header_begin.resize(layout.header_begin.rfind('}'));  // of the tensors; any others follow
+  std::vector<BundleTensor*> tables = {&sums, &place};
+  if (copier != nullptr) {
+    layout.decider.shape = {.rows = neurons, .cols = copier->cols(), .directions = copier->directions(), .bits = copier->bits()};
+    for (size_t part = 0; part < kDeciderParts; ++part) {
+      DeciderTensor tensor = TensorOf(static_cast<DeciderPart>(part), layout.decider.shape);
+      layout.decider.parts[part] = add(tensor.name, tensor.dtype, std::move(tensor.shape));
+      tables.push_back(&layout.decider.parts[part]);
+    }
+  }
+  layout.copier = std::move(copier);
+  layout.header = header();
   const auto header_bytes = static_cast<int64_t>(layout.header.size());
-  layout.sums_at += header_bytes;
-  layout.place_at += header_bytes;
+  for (BundleTensor* const table : tables) {
+    table->offset += header_bytes;
+    layout.ranges.push_back({table->offset, table->bytes, 0});
+  }
+  layout.sums_at = sums.offset;
+  layout.place_at = place.offset;
   layout.bytes = header_bytes + end;
-  layout.ranges = {{layout.sums_at, neurons * parts * 4, 0}, {layout.place_at, neurons * 4, 0}};
   return layout;
 }
 
@@ -411,6 +464,10 @@ bool SameShape(const StoredFile& stored, const BundleFileLayout& layout) {
   StoredFile bare = stored;
   bare.xxh3 = 0;
   for (StoredRange& range : bare.ranges) range.xxh3 = 0;
+  if (layout.copier == nullptr && bare.bytes > layout.bytes && bare.ranges.size() == layout.ranges.size() + kDeciderParts) {
+    bare.ranges.resize(layout.ranges.size());
+    bare.bytes = layout.bytes;
+  }
   return bare == static_cast<const StoredFile&>(layout);
 }
 

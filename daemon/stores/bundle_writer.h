@@ -6,11 +6,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/proven_zeros/decider_copy.h"
 #include "daemon/formats/block_store_manifest.h"
+#include "daemon/formats/decider_file.h"
 #include "daemon/stores/block_store_disk.h"
 #include "daemon/stores/source_reader.h"
 #include "daemon/weights/bundled_mlp.h"
@@ -20,20 +23,27 @@
 
 namespace lime {
 
-// The file of a layer: header | bundles | checksums | places. The base has everything that the manifest
-// says of the file except the checksums; `ranges` are the two tables.
+// The file of a layer: header | bundles | checksums | places | a copy of the decider, if there is one.
+// The base has everything that the manifest says of the file except the checksums; `ranges` are the
+// tables and the parts of the copy.
 struct BundleFileLayout : StoredFile {
   BundledMlp mlp;
   std::vector<int32_t> places;  // by neuron: the place of its bundle; empty: its number
   std::string header;
-  int64_t sums_at = 0, place_at = 0;  // in the file
+  // What the headers of this layer's files begin with, whether they have a copy or not.
+  std::string header_begin;
+  int64_t sums_at = 0, place_at = 0;        // in the file
+  std::shared_ptr<const RowCopier> copier;  // null: the file has no copy
+  DeciderFile decider;                      // where the copy is
 };
-// REQUIRES: `places` is empty, or has each place of the layer once
-BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> places = {});
+// REQUIRES: `places` is empty, or has each place of the layer once; `copier` has the columns of the
+// layer's decider and at least one direction, and weights are not packed
+BundleFileLayout LayOutBundles(const BundledMlp& mlp, std::vector<int32_t> places = {}, std::shared_ptr<const RowCopier> copier = nullptr);
 // By place: its neuron.
 std::vector<int32_t> NeuronsInOrder(const BundleFileLayout& layout);
 
-// True if `stored` has the same name, size and tables as `layout`.
+// True if `stored` has the same name, size and tables as `layout`. If `layout` has no copy of the decider,
+// a file with one is as good.
 bool SameShape(const StoredFile& stored, const BundleFileLayout& layout);
 
 // Either a file that was written, or why there is none.

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/block_store_manifest.h"
+#include "daemon/formats/held_blocks.h"
 #include "daemon/machine/files.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
@@ -52,8 +53,26 @@ absl::StatusOr<LayerBundles> LayerBundles::Open(std::string path, const StoredFi
   LIME_ASSIGN_OR_RETURN(out.places_, ParsePlaces(places, mlp.shape.neurons, path));
   LIME_ASSIGN_OR_RETURN(const std::vector<std::byte> sums, ReadTable(file, path, stored, tensors.sums));
   LIME_ASSIGN_OR_RETURN(out.sums_, ParseSums(sums, mlp.shape, path));
+  const TensorInfo& decider = mlp.rows().front()->info;
+  if (!mlp.packed) {
+    LIME_ASSIGN_OR_RETURN(out.decider_, FindDecider(header, decider.shape[0], decider.shape[1], path));
+  }
+  out.stored_ = stored;
   out.path_ = std::move(path);
   return out;
+}
+
+absl::StatusOr<std::shared_ptr<const LoadedDecider>> LayerBundles::LoadDecider() const {
+  LIME_CHECK(decider_.has_value()) << path_;
+  LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path_));
+  auto loaded = std::make_shared<LoadedDecider>();
+  std::array<std::span<const std::byte>, kDeciderParts> parts;
+  for (size_t part = 0; part < kDeciderParts; ++part) {
+    LIME_ASSIGN_OR_RETURN(loaded->parts[part], ReadTable(file, path_, stored_, decider_->parts[part]));
+    parts[part] = loaded->parts[part];
+  }
+  LIME_ASSIGN_OR_RETURN(loaded->view, ParseDecider(decider_->shape, parts, path_));
+  return loaded;
 }
 
 EnclosingRange LayerBundles::RangeOf(int32_t neuron, int first) const {
@@ -72,6 +91,13 @@ absl::Status LayerBundles::Check(int32_t neuron, int first, std::span<const std:
 
 absl::StatusOr<BundleStore> BundleStore::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
                                               std::optional<std::span<const int32_t>> layers) {
+  const auto has = [&](const char* name) { return FileExists(absl::StrCat(checkpoint.dir(), "/", name)); };
+  if (has(kHeldBlocksName) && !has(kStoreManifestName)) {  // as Checkpoint::OpenPart
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.dir(),
+                     ": has pushed weights, which come without bundles; prepare a store with `lime prepare --bundles` on "
+                     "this device, and name its folder as `weights` of the device in the cluster file"));
+  }
   LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(checkpoint.dir()));
   if (!manifest.bundles)
     return absl::FailedPreconditionError(
@@ -99,10 +125,21 @@ absl::StatusOr<std::vector<int64_t>> BundleStore::SparseNeurons(const Checkpoint
   LIME_ASSIGN_OR_RETURN(const std::vector<BundledMlp> mlps, BundledMlps(spec, checkpoint.dir()));
   std::vector<int64_t> neurons(static_cast<size_t>(spec.config.num_layers()), 0);
   for (const BundledMlp& mlp : mlps) {
-    const LayerBundles* const layer = mlp.packed ? nullptr : store.OfLayer(mlp.layer);
+    const LayerBundles* const layer = store.OfLayer(mlp.layer);
     if (layer != nullptr) neurons[static_cast<size_t>(mlp.layer)] = layer->shape().neurons;
   }
   return neurons;
+}
+
+std::vector<DeciderForm> BundleStore::Deciders(int64_t layers) const {
+  std::vector<DeciderForm> forms(static_cast<size_t>(layers));
+  for (const LayerBundles& bundles : layers_) {
+    const DeciderFile* const decider = bundles.decider();
+    if (decider == nullptr) continue;
+    forms[static_cast<size_t>(bundles.layer())] = {.bits = decider->shape.bits,
+                                                   .directions = static_cast<int32_t>(decider->shape.directions)};
+  }
+  return forms;
 }
 
 const LayerBundles* BundleStore::OfLayer(int32_t layer) const {

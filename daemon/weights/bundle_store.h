@@ -3,22 +3,34 @@
 // Immutable after Open; any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/proven_zeros/decider_copy.h"
+#include "daemon/formats/block_store_manifest.h"
 #include "daemon/formats/bundle_file.h"
+#include "daemon/formats/decider_file.h"
 #include "daemon/weights/bundled_mlp.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/demand/bundle_layout.h"
 #include "planner/plan/model/model_spec.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime {
+
+// The copy of a decider in memory.
+struct LoadedDecider {
+  std::array<std::vector<std::byte>, kDeciderParts> parts;
+  DeciderView view;  // into the parts
+};
 
 // The file of one layer.
 class LayerBundles {
@@ -45,6 +57,11 @@ class LayerBundles {
   // REQUIRES: `record` has the record's bytes from part `first` on.
   absl::Status Check(int32_t neuron, int first, std::span<const std::byte> record) const;
 
+  // Null if the file has no copy of the decider.
+  const DeciderFile* decider() const { return decider_ ? &*decider_ : nullptr; }
+  // Reads the copy and compares it with its checksums. Errors as of Open.  REQUIRES: there is one
+  absl::StatusOr<std::shared_ptr<const LoadedDecider>> LoadDecider() const;
+
   Bytes TableBytes() const { return static_cast<Bytes>(places_.size() + sums_.size()) * 4; }
 
  private:
@@ -55,6 +72,8 @@ class LayerBundles {
   int64_t begin_ = 0;
   std::vector<int32_t> places_;
   std::vector<uint32_t> sums_;  // [neurons, parts]
+  StoredFile stored_;
+  std::optional<DeciderFile> decider_;
 };
 
 class BundleStore {
@@ -65,9 +84,11 @@ class BundleStore {
   static absl::StatusOr<BundleStore> Open(const Checkpoint& checkpoint, const ModelSpec& spec,
                                           std::optional<std::span<const int32_t>> layers = std::nullopt);
 
-  // By layer of the model: neurons that have bundles and can be computed from them alone; 0: none. Of
-  // packed groups, bundles have no scales, which sparse MLPs would need in memory: also 0.
+  // By layer of the model: neurons that have bundles; 0: none.
   static absl::StatusOr<std::vector<int64_t>> SparseNeurons(const Checkpoint& checkpoint, const ModelSpec& spec);
+
+  // By layer of the model, the copies of deciders in the files that are open; without bits: none.
+  std::vector<DeciderForm> Deciders(int64_t layers) const;
 
   // Null if the layer has no bundles, or was not opened.
   const LayerBundles* OfLayer(int32_t layer) const;

@@ -8,6 +8,15 @@
 #include "planner/base/check.h"
 
 namespace lime {
+namespace {
+
+std::vector<int> FirstPartsOf(const BundleStore& store, std::span<const int32_t> whole_records) {
+  std::vector<int> parts(store.layers().empty() ? 0 : static_cast<size_t>(store.layers().back().layer()) + 1, 1);
+  for (const int32_t layer : whole_records) parts[static_cast<size_t>(layer)] = 0;
+  return parts;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<NeuronReader>> NeuronReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
                                                                  std::span<const int32_t> layers, const Options& options) {
@@ -17,12 +26,13 @@ absl::StatusOr<std::unique_ptr<NeuronReader>> NeuronReader::Open(const Checkpoin
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.dir(), ": has no bundles of layer ", layer,
                                                       ", whose MLP the plan computes from its active neurons; plan again with this store"));
   }
+  std::vector<int> first_parts = FirstPartsOf(store, options.whole_records);
   std::vector<std::string> paths;
   size_t most = 0;
   Bytes gap_memory = 0;
   for (const LayerBundles& layer : store.layers()) {
     paths.push_back(layer.path());
-    gap_memory = std::max(gap_memory, GapMemory(layer.shape().layout, kFirst, options.gap_bytes));
+    gap_memory = std::max(gap_memory, GapMemory(layer.shape().layout, first_parts[static_cast<size_t>(layer.layer())], options.gap_bytes));
     most = std::max(most, static_cast<size_t>(layer.shape().neurons));
   }
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
@@ -30,13 +40,15 @@ absl::StatusOr<std::unique_ptr<NeuronReader>> NeuronReader::Open(const Checkpoin
   if (options.wrap_device) device = options.wrap_device(std::move(device));
   LIME_ASSIGN_OR_RETURN(HugeBuffer gap, HugeBuffer::AllocatePresent(gap_memory));
   auto blocks = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
-  std::unique_ptr<NeuronReader> reader(new NeuronReader(std::move(store), options, std::move(blocks), std::move(gap)));
+  std::unique_ptr<NeuronReader> reader(
+      new NeuronReader(std::move(store), options, std::move(first_parts), std::move(blocks), std::move(gap)));
   reader->wanted_.reserve(most), reader->states_.reserve(most), reader->scattered_.Reserve(most);
   return reader;
 }
 
-NeuronReader::NeuronReader(BundleStore store, const Options& options, std::unique_ptr<BlockReader> reader, HugeBuffer gap)
-    : store_(std::move(store)), options_(options), gap_(std::move(gap)), reader_(std::move(reader)) {}
+NeuronReader::NeuronReader(BundleStore store, const Options& options, std::vector<int> first_parts, std::unique_ptr<BlockReader> reader,
+                           HugeBuffer gap)
+    : store_(std::move(store)), options_(options), first_parts_(std::move(first_parts)), gap_(std::move(gap)), reader_(std::move(reader)) {}
 
 void NeuronReader::StartBurst(int32_t layer, std::span<const BundleSlot> neurons) {
   const LayerBundles& bundles = OfLayer(layer);
@@ -44,7 +56,7 @@ void NeuronReader::StartBurst(int32_t layer, std::span<const BundleSlot> neurons
   wanted_.assign(neurons.begin(), neurons.end());
   std::ranges::sort(wanted_, {}, [&](const BundleSlot& slot) { return bundles.places()[static_cast<size_t>(slot.neuron)]; });
   ScatterReads(bundles, wanted_,
-               {.first_part = kFirst,
+               {.first_part = FirstPart(layer),
                 .gap_bytes = options_.gap_bytes,
                 .longest_bytes = options_.longest_bytes,
                 .gap_memory = {gap_.data(), static_cast<size_t>(gap_.bytes())}},
@@ -78,10 +90,11 @@ void NeuronReader::OnRead(size_t read, absl::Status status) {
 absl::Status NeuronReader::Check(std::span<const BundleSlot> neurons) const {
   const LayerBundles& bundles = OfLayer(layer_);
   const BundleLayout& layout = bundles.shape().layout;
+  const int first = FirstPart(layer_);
   for (const BundleSlot& slot : neurons) {
-    const std::span<const std::byte> record(slot.memory + bundles.RangeOf(slot.neuron, kFirst).skipped,
-                                            static_cast<size_t>(layout.record_bytes - layout.PartAt(kFirst)));
-    LIME_RETURN_IF_ERROR(bundles.Check(slot.neuron, kFirst, record));
+    const std::span<const std::byte> record(slot.memory + bundles.RangeOf(slot.neuron, first).skipped,
+                                            static_cast<size_t>(layout.record_bytes - layout.PartAt(first)));
+    LIME_RETURN_IF_ERROR(bundles.Check(slot.neuron, first, record));
   }
   return absl::OkStatus();
 }

@@ -41,6 +41,8 @@ class NeuronReader {
     // in the fixed time of a read.
     Bytes gap_bytes = 12 * kKiB;
     Bytes longest_bytes = 1 * kMiB;  // of one read
+    // Layers, of those that are opened, whose whole records are read; of the others, the parts behind the decider's.
+    std::vector<int32_t> whole_records = {};
     // For tests: wraps the device.
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;
   };
@@ -50,15 +52,17 @@ class NeuronReader {
   static absl::StatusOr<std::unique_ptr<NeuronReader>> Open(const Checkpoint& checkpoint, const ModelSpec& spec,
                                                             std::span<const int32_t> layers, const Options& options);
 
-  // Reads, of each of these neurons of a layer, the parts of its record behind the decider's.
+  // Reads, of each of these neurons of a layer, the parts of its record from FirstPart on.
   // REQUIRES: the layer is one of those that were opened; all neurons of the burst before have been
   // reported
   void StartBurst(int32_t layer, std::span<const BundleSlot> neurons);
 
-  // Where the parts behind the decider's begin in the slot of a neuron; one is `stride` bytes after the
-  // one before.
-  Bytes OffsetInSlot(int32_t layer, int32_t neuron) const { return OfLayer(layer).RangeOf(neuron, kFirst).skipped; }
-  Bytes stride(int32_t layer) const { return OfLayer(layer).shape().layout.part_stride; }
+  // The first part of a layer's records that is read: the decider's is part 0.
+  int FirstPart(int32_t layer) const { return first_parts_[static_cast<size_t>(layer)]; }
+  // Where that part begins in the slot of a neuron.
+  Bytes OffsetInSlot(int32_t layer, int32_t neuron) const { return OfLayer(layer).RangeOf(neuron, FirstPart(layer)).skipped; }
+  const BundleLayout& layout(int32_t layer) const { return OfLayer(layer).shape().layout; }
+  const LayerBundles& bundles(int32_t layer) const { return OfLayer(layer); }
 
   // Ends all reads with kCancelled.
   void Cancel() { reader_->Cancel(); }
@@ -66,9 +70,8 @@ class NeuronReader {
   int64_t reads_started() const { return reads_started_; }
 
  private:
-  static constexpr int kFirst = 1;  // part of a record: the decider's is the first one
-
-  NeuronReader(BundleStore store, const Options& options, std::unique_ptr<BlockReader> reader, HugeBuffer gap);
+  NeuronReader(BundleStore store, const Options& options, std::vector<int> first_parts, std::unique_ptr<BlockReader> reader,
+               HugeBuffer gap);
 
   const LayerBundles& OfLayer(int32_t layer) const { return *store_.OfLayer(layer); }
   void Start(size_t read);
@@ -77,6 +80,7 @@ class NeuronReader {
 
   const BundleStore store_;
   const Options options_;
+  const std::vector<int> first_parts_;  // by layer
   const HugeBuffer gap_;
   // Of the burst.
   int32_t layer_ = 0;

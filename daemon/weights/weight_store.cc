@@ -150,27 +150,29 @@ absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, 
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, at.offset, {target, static_cast<size_t>(at.bytes)}));
   const std::optional<uint64_t> hash = checkpoint.RangeHash(at.file, at.offset, at.bytes);
-  if (!hash || XXH3_64bits(target, static_cast<size_t>(at.bytes)) == *hash) return absl::OkStatus();
+  if (!hash) return checkpoint.CheckTensor(at, target);
+  if (XXH3_64bits(target, static_cast<size_t>(at.bytes)) == *hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, ", ", at.bytes, " bytes at offset ", at.offset,
                                           ", differs from its checksum; remove the file and run `lime prepare` again"));
 }
 
 }  // namespace
 
-Bytes PinnedMemory(const BlockSpec& block) {
+Bytes PinnedMemory(const BlockSpec& block, const std::function<bool(const TensorSpec&)>& stays) {
   Bytes bytes = 0;
-  for (const TensorSpec& tensor : block.tensors) bytes += IsPinned(tensor) ? RoundUp(tensor.info.bytes, kPinnedAlignment) : 0;
+  for (const TensorSpec& tensor : block.tensors) bytes += stays(tensor) ? RoundUp(tensor.info.bytes, kPinnedAlignment) : 0;
   return bytes;
 }
 
-absl::StatusOr<LoadedBlock> LoadPinned(const Checkpoint& checkpoint, const BlockSpec& block) {
+absl::StatusOr<LoadedBlock> LoadPinned(const Checkpoint& checkpoint, const BlockSpec& block,
+                                       const std::function<bool(const TensorSpec&)>& stays) {
   auto* const memory =
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(PinnedMemory(block)) + 1, std::align_val_t(kPinnedAlignment)));
+      static_cast<std::byte*>(::operator new[](static_cast<size_t>(PinnedMemory(block, stays)) + 1, std::align_val_t(kPinnedAlignment)));
   LoadedBlock loaded{.id = block.id, .tensors = {}, .storage = std::shared_ptr<std::byte>(memory, FreeAligned())};
   std::byte* next = memory;
   for (const TensorSpec& tensor : block.tensors) {
     std::byte* data = nullptr;
-    if (IsPinned(tensor)) {
+    if (stays(tensor)) {
       data = next;
       next += RoundUp(tensor.info.bytes, kPinnedAlignment);
       LIME_RETURN_IF_ERROR(ReadTensor(checkpoint, tensor, data));

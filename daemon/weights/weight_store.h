@@ -1,6 +1,7 @@
 // Loads weights block by block for everything that computes, by one of two loaders.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -88,14 +89,15 @@ class WeightStore {
   std::map<std::string, Shared, std::less<>> shared_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The small tensors of a streamed block stay in memory: norms, biases, learned positions.
+// The small tensors of a streamed block stay in memory: norms, biases, learned positions (IsPinned). A
+// sparse block keeps others, too.
 
-// Reads these tensors (IsPinned) of one block into memory of their own, each aligned to 64 bytes;
-// `data` of all other tensors is null. Compares checksums if the checkpoint has them: kDataLoss
-// names file and tensor.
-absl::StatusOr<LoadedBlock> LoadPinned(const Checkpoint& checkpoint, const BlockSpec& block);
+// Reads these tensors of one block into memory of their own, each aligned to 64 bytes; `data` of all
+// other tensors is null. Compares checksums if the checkpoint has them: kDataLoss names the file.
+absl::StatusOr<LoadedBlock> LoadPinned(const Checkpoint& checkpoint, const BlockSpec& block,
+                                       const std::function<bool(const TensorSpec&)>& stays = IsPinned);
 
 // Memory that LoadPinned needs for the block.
-Bytes PinnedMemory(const BlockSpec& block);
+Bytes PinnedMemory(const BlockSpec& block, const std::function<bool(const TensorSpec&)>& stays = IsPinned);
 
 }  // namespace lime

@@ -10,7 +10,7 @@
 namespace lime {
 namespace {
 
-constexpr size_t kMaxPath = 4096;
+constexpr size_t kMaxPath = 4096, kMaxHash = 16;
 constexpr Bytes kMaxDiskBytes = Bytes{1} << 60;
 constexpr double kMaxUnusedSeconds = 1e10;
 constexpr int64_t kMaxHeldBlocks = 2 * fields::kMaxLayer + 4;
@@ -139,10 +139,18 @@ static void List(MessageFields& f, HoldingsCall& call, v1::HoldingsRequest& m) {
 }
 LIME_CONVERT(HoldingsCall, v1::HoldingsRequest)
 
+static void List(MessageFields& f, HeldBundles& held, v1::HeldBundles& m) {
+  f.Number(LIME_FIELD(m, layer), held.layer, 0, fields::kMaxLayer);
+  f.Number(LIME_FIELD(m, decider_bits), held.decider.bits, 0, kMostDeciderBits);
+  f.Number(LIME_FIELD(m, decider_directions), held.decider.directions, 0, kMostDeciderDirections);
+}
+
 static void List(MessageFields& f, DeviceHoldings& holdings, v1::HoldingsReply& m) {
   f.Any(LIME_FIELD(m, whole), holdings.whole);
   f.Any(LIME_FIELD(m, takes), holdings.accepts_pushes);
   f.Each("blocks", holdings.blocks, m.mutable_blocks(), 0, kMaxHeldBlocks);
+  f.Each("bundles", holdings.neurons.bundles, m.mutable_bundles(), 0, fields::kMaxLayer);
+  f.Text(LIME_FIELD(m, predictor), holdings.neurons.predictor, kMaxHash);
 }
 LIME_CONVERT(DeviceHoldings, v1::HoldingsReply)
 

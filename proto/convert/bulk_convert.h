@@ -9,6 +9,7 @@
 #include "daemon/formats/push_units.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/sparse_parts.h"
 #include "proto/convert/messages.h"
 
 namespace lime {
@@ -93,6 +94,7 @@ struct DeviceHoldings {
   bool whole = false;           // a folder with the whole model
   std::vector<BlockId> blocks;  // else the pushed blocks
   bool accepts_pushes = false;  // it has a store for pushed weights
+  NeuronFiles neurons;          // in the folder with the whole model
   friend bool operator==(const DeviceHoldings&, const DeviceHoldings&) = default;
 };
 void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message);

@@ -197,7 +197,7 @@ absl::StatusOr<std::vector<Finding>> FromProto(const v1::InspectReply& message);
 // ---- From the coordinator
 
 inline constexpr int32_t kMostScoreTop = 1000;
-inline constexpr int64_t kMostHashState = 1024;
+inline constexpr int64_t kMostHashState = 1024;  // LogitsHash::kMostStateBytes
 
 inline constexpr Bytes kMaxVocabularyPart = 64 * kKiB;
 inline constexpr Bytes kMaxWireVocabulary = 64 * kMiB;

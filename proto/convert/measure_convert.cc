@@ -90,6 +90,7 @@ static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsR
   f.Milliseconds(LIME_FIELD(m, neuron_io_ms), statistics.neuron_io_ms);
   f.Number(LIME_FIELD(m, neuron_rows), statistics.neuron_rows, 0, kMaxCount);
   f.Number(LIME_FIELD(m, neuron_visits), statistics.neuron_visits, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, neurons_copied), statistics.neurons_copied, 0, kMaxCount);
   f.Each("links", statistics.links, m.mutable_links(), 0, kMaxPlanDevices);
   f.Each("traffic", statistics.traffic, m.mutable_traffic(), 0, kMaxPlanDevices);
 }

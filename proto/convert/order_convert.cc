@@ -100,7 +100,7 @@ static void List(MessageFields& f, RequestSampling& sampling, v1::Sampling& m) {
   ListBiases(f, sampling.params.logit_bias, m);
   f.Check(ValidateSamplingParams(sampling.params));
   f.Any(LIME_FIELD(m, hash_logits), sampling.hash_logits);
-  f.Any(LIME_FIELD(m, hash_state), sampling.hash_state);
+  f.Data(LIME_FIELD(m, hash_state), sampling.hash_state, 0, kMostHashState);
   if (f.reads() && m.has_choice()) sampling.choice.emplace();
   if (sampling.choice) f.Any(LIME_FIELD(m, choice), *sampling.choice);
   int32_t score_top = sampling.score_top.value_or(-1);
@@ -152,8 +152,9 @@ static void List(MessageFields& f, SampledNews& news, v1::Sampled& m) {
     f.Number(LIME_FIELD(each, sequence), token.sequence, 0, kMaxWireSequences - 1);
     f.Number(LIME_FIELD(each, position), token.position, 0, kMaxWirePosition);
     f.Number(LIME_FIELD(each, token), token.token, 0, kMaxWirePosition - 1);
-    if (f.reads()) news.logits_hashes.emplace_back(), news.scores.emplace_back();
+    if (f.reads()) news.logits_hashes.emplace_back(), news.hash_states.emplace_back(), news.scores.emplace_back();
     if (i < news.logits_hashes.size()) f.Any(LIME_FIELD(each, logits_xxh3), news.logits_hashes[i]);
+    if (i < news.hash_states.size()) f.Data(LIME_FIELD(each, hash_state), news.hash_states[i], 0, kMostHashState);
     if (i < news.scores.size()) f.Maybe(LIME_PART(each, score), news.scores[i]);
     ++i;
   });

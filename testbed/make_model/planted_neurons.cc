@@ -14,7 +14,8 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kWidthsOfDirection = 32;  // d / r
+constexpr int64_t kWidthsOfDirection = 32;      // d / r
+constexpr int64_t kMostWidthsOfDirection = 80;  // where d has fewer Walsh functions
 constexpr double kWalkVariance = 0.65, kTokenVariance = 0.35;
 constexpr double kWalkKept = 0.89483931681436979;  // exp(-1 / 9)
 constexpr double kBeyond = 0.5;                    // of a token, outside U: its norm / sqrt(r)
@@ -23,8 +24,9 @@ constexpr double kAdded = 0.05;  // by each half of a layer, of the norm of the 
 constexpr int64_t kDrawnStates = 1 << 15;
 constexpr uint64_t kStatesKey = 0x706c616e746564;
 
+// The period of Walsh functions is a power of two, and divides the width.
 int64_t DirectionsOf(int64_t width) {
-  return width / kWidthsOfDirection;
+  return std::min(width / kWidthsOfDirection, (width & -width) - 1);
 }
 
 // Walsh functions 0 to r have this period.
@@ -130,8 +132,9 @@ absl::Status CheckPlantedNeurons(const ModelConfig& config) {
   if (config.model_type != "opt") return Invalid("planted neurons need the family opt, not ", Text(config.model_type));
   if (config.quantization) return Invalid("planted neurons are not supported with packed weights; leave out --bits");
   const int64_t d = config.hidden_size;
-  if (d % kWidthsOfDirection != 0 || d < 2 * kWidthsOfDirection || d % static_cast<int64_t>(PeriodOf(d)) != 0)
-    return Invalid("planted neurons need a width that a power of two above 1/32 of it divides, such as 256, 1024 or 4096, not ", d);
+  if (d < 2 * kWidthsOfDirection || DirectionsOf(d) * kMostWidthsOfDirection < d)
+    return Invalid("planted neurons need a width that a power of two above 1/", kMostWidthsOfDirection,
+                   " of it divides, such as 256, 1024, 4096 or 4544, not ", d);
   return absl::OkStatus();
 }
 

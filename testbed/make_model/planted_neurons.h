@@ -4,7 +4,8 @@
 // Nothing is said of quality: the text has no meaning.
 //
 // U are r = d / 32 orthonormal directions of the residual stream of width d, orthogonal to (1, ...,
-// 1): Walsh functions 1 to r, so that U h is a short transform and never a matrix. By seed:
+// 1): Walsh functions 1 to r, so that U h is a short transform and never a matrix. A width has one
+// function less than the largest power of two that divides it, so Falcon 7B's 4544 has r = 63. By seed:
 //
 //   position p   U s,  s[p] = a s[p - 1] + e, deviation sqrt(0.65), a = exp(-1/9)
 //   token v      U h + 0.5 sqrt(r) n,  h with deviation sqrt(0.35), n a unit vector orthogonal to U

@@ -126,7 +126,7 @@ std::string StatisticsText(const PlantedStatistics& statistics) {
   };
   return line("active neurons", statistics.active.one, "3 %") + line("  in 5 tokens", statistics.active.five, "-") +
          line("  new in a token, window of 5", statistics.active.fresh, "-") +
-         line("predicted, rank d/32, 5 % of the active missed", statistics.predicted.one, "9.6 %") +
+         line("predicted, 5 % of the active missed", statistics.predicted.one, "9.6 %") +
          line("  of those that are not active", statistics.false_positives, "7 %") +
          line("  in 5 tokens", statistics.predicted.five, "24 %") +
          line("  new in a token, window of 5", statistics.predicted.fresh, "2.4 %");

@@ -18,7 +18,7 @@ struct MaskShares {
 };
 struct PlantedStatistics {
   MaskShares active;
-  MaskShares predicted;        // by the best predictor of rank d / 32 that misses 5 % of the active ones
+  MaskShares predicted;        // by the best predictor of rank r that misses 5 % of the active ones
   double false_positives = 0;  // its share of the neurons that are not active
 };
 

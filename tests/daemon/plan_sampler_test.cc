@@ -239,6 +239,56 @@ TEST(PlanSamplerTest, LogProbabilitiesAndHashAreOfTheLogitsThemselves) {
   }
 }
 
+TEST(PlanSamplerTest, TheStateBehindAScoredPromptContinuesItsHash) {
+  Head head;
+  RequestSampling sampling{.hash_logits = true, .score_top = 1};
+  LogitsHash hash;
+  for (int32_t window = 0; window < 3; ++window) {
+    SCOPED_TRACE(window);
+    head.sampler().Expect(window, sampling);
+    head.sampler().Admit({.sequence = window, .request = window, .positions = std::ssize(kPrompt), .prompt = kPrompt});
+    for (int32_t at = 0; at < std::ssize(kPrompt); ++at) {
+      const std::vector<float> logits = LogitsAfter({kPrompt.begin(), kPrompt.begin() + at + 1}, 400, static_cast<uint64_t>(window));
+      hash.Add(logits);
+      ASSERT_TRUE(head.sampler().Sample({.sequence = window, .position = at, .wants_logits = true}, logits).ok());
+      const PlanSampler::TokenReport report = head.sampler().OnSampled({.sequence = window, .position = at + 1});
+      EXPECT_EQ(report.logits_hash, hash.value());
+      EXPECT_EQ(report.hash_state, at + 1 < std::ssize(kPrompt) ? "" : hash.State());
+      sampling.hash_state = report.hash_state;
+    }
+    head.sampler().Retire(window);
+  }
+}
+
+TEST(PlanSamplerTest, AHashContinuesOnlyFromAStateThatItWrites) {
+  const std::vector<float> row(333, 1.5F);
+  LogitsHash whole;
+  for (int rows = 0; rows < 40; ++rows) {
+    const std::string state = whole.State();
+    EXPECT_LE(state.size(), LogitsHash::kMostStateBytes);
+    absl::StatusOr<LogitsHash> copy = LogitsHash::Continue(state);
+    ASSERT_TRUE(copy.ok()) << rows << copy.status();
+    whole.Add(row), copy->Add(row);
+    EXPECT_EQ(copy->value(), whole.value());
+  }
+  const std::string state = whole.State();
+  // Format, accumulators and buffer, then: 4 bytes that wait, 8 of stripes, 8 of the length.
+  constexpr size_t kBuffered = 4 + 64 + 256, kStripes = kBuffered + 4, kTotal = kStripes + 8;
+  ASSERT_EQ(state.size(), kTotal + 8);
+  EXPECT_FALSE(LogitsHash::Continue(state + '\0').ok());
+  EXPECT_FALSE(LogitsHash::Continue(state.substr(1)).ok());
+  EXPECT_FALSE(LogitsHash::Continue("").ok());
+  for (size_t at = 0; at < state.size(); ++at) {
+    if (at >= 4 && at < kBuffered) continue;  // any bytes may have been hashed
+    for (const int bit : {0, 3, 7}) {
+      std::string wrong = state;
+      wrong[at] = static_cast<char>(wrong[at] ^ (1 << bit));
+      if (at >= kTotal + 1 && (at > kTotal + 1 || bit > 2)) continue;  // more or fewer whole blocks
+      EXPECT_FALSE(LogitsHash::Continue(wrong).ok()) << at << " bit " << bit;
+    }
+  }
+}
+
 TEST(PlanSamplerTest, TokensThatAreKnownAreHashedAgainButNotScoredOrPushed) {
   const RequestSampling sampling{.params = {.temperature = 1}, .hash_logits = true, .logprobs = 0, .format = kAnyObject};
   Head first;

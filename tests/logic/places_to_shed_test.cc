@@ -69,6 +69,28 @@ TEST(PlacesToShedTest, EachPartKeepsTheUnitsOfATokenAndTheRingOfASweep) {
   }
 }
 
+TEST(PlacesToShedTest, RowsOfNeuronsGoManyAtATimeAndSomeStay) {
+  Plan plan{.reads_once = true};
+  plan.devices.resize(1);
+  for (const int32_t layer : {0, 1}) {
+    plan.parts.push_back({.block = {BlockKind::kMlp, layer}, .rows = {{TensorRole::kUp, 0, 1000}}});
+    plan.parts.push_back({.block = {BlockKind::kMlp, layer},
+                          .rows = {{TensorRole::kDown, 0, 64}},
+                          .unit_bytes = 4096,
+                          .places = layer == 0 ? 640 : 50,
+                          .window_masks = 5});
+  }
+  plan.stages = {{.device = 0, .lo = 0, .hi = 4}};
+  const PlacesToShed shed(plan, 0, /*token_units=*/0);
+  EXPECT_EQ(shed.most(), (640 - 64) * 4096);
+  EXPECT_EQ(shed.largest(), 20 * 4096);
+  EXPECT_THAT(CountsOf(shed.Choose(0)), ElementsAre(640, 50));
+  EXPECT_THAT(CountsOf(shed.Choose(1)), ElementsAre(620, 50));
+  EXPECT_THAT(CountsOf(shed.Choose(21 * 4096)), ElementsAre(600, 50));
+  EXPECT_THAT(CountsOf(shed.Choose(INT64_MAX)), ElementsAre(64, 50)) << "a part with few rows keeps all";
+  for (Bytes bytes = 0; bytes <= shed.most(); bytes += 5000) EXPECT_GE(shed.Gone(shed.Choose(bytes)), bytes);
+}
+
 TEST(PlacesToShedTest, AFixedPlanShedsNoPlace) {
   const ModelSpec spec = SmallExpertModel();
   Plan plan = PlanWithPlaces(spec, 5);

@@ -85,7 +85,8 @@ TEST(SparseVisitsTest, AMaskLargerThanMemoryComesInRounds) {
 
 TEST(SparseVisitsTest, PiecesPassThroughTwoPlacesInOrder) {
   const auto visits = OpenVisits({{.neurons = 9, .rows = 2, .masks = 4}});
-  visits->BeginPieces(0, 3);
+  visits->BeginPieces(0, 3, {});
+  EXPECT_THAT(visits->copies(), IsEmpty());
   EXPECT_FALSE(visits->by_neurons());
   EXPECT_THAT(TakenLoads(*visits), IsEmpty());
   EXPECT_EQ(visits->TakePiece(), (SparseVisits::Unit{0, 0}));
@@ -104,6 +105,51 @@ TEST(SparseVisitsTest, PiecesPassThroughTwoPlacesInOrder) {
   EXPECT_THAT(ReadyUnits(*visits), ElementsAre(2));
   visits->OnComputed(1);
   EXPECT_FALSE(visits->IsUnderWay());
+}
+
+TEST(SparseVisitsTest, AVisitAfterPiecesFindsTheNeuronsOfTheirLastMasks) {
+  const auto visits = OpenVisits({{.neurons = 9, .rows = 4, .masks = 3}});
+  const std::vector<int32_t> before = {0, 1}, after = {1, 4, 7}, none(9, MaskWindow::kNever);
+  ASSERT_TRUE(visits->BeginNeurons(0, before, 1).ok());
+  visits->OnNeuronRead(0), visits->OnNeuronRead(1);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(0, 1));
+  visits->OnComputed(2);
+  std::vector<int32_t> ages = none;
+  ages[1] = 1, ages[4] = 0, ages[5] = 1;  // {1, 5}, then {4}
+  visits->BeginPieces(0, 1, {.ages = ages, .masks = 2});
+  EXPECT_THAT(visits->copies(), ElementsAre(NeuronWindow::Load{4, 2}, NeuronWindow::Load{5, 3})) << "1 is in memory";
+  EXPECT_THAT(TakenLoads(*visits), IsEmpty());
+  visits->TakePiece();
+  visits->OnPieceRead(0);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(0));
+  visits->OnComputed(1);
+  ASSERT_TRUE(visits->BeginNeurons(0, after, 1).ok());
+  EXPECT_THAT(TakenLoads(*visits), ElementsAre(7));
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(1, 4));
+  EXPECT_EQ(visits->counts(0), (SparseVisits::Counts{.visits = 2, .rows = 2, .active = 5, .loaded = 3, .copied = 2}));
+}
+
+TEST(SparseVisitsTest, RowsThatAVisitUsesGoWhenItEnds) {
+  const auto visits = OpenVisits({{.neurons = 10, .rows = 6, .masks = 9}, {.neurons = 10, .rows = 6, .masks = 9}});
+  const std::vector<int32_t> mask = {0, 2, 4, 6, 8};
+  ASSERT_TRUE(visits->BeginNeurons(0, mask, 1).ok());
+  EXPECT_EQ(visits->SetRows(0, 2), (SparseVisits::Rows{6, 0})) << "all may be in use";
+  EXPECT_EQ(visits->SetRows(1, 2), (SparseVisits::Rows{2, 4})) << "no visit of this part";
+  EXPECT_EQ(visits->num_rows(0), 6);
+  for (const int32_t neuron : mask) visits->OnNeuronRead(neuron);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(0, 2, 4, 6, 8));
+  EXPECT_EQ(visits->NextGivenBack(), std::nullopt);
+  visits->OnComputed(5);
+  EXPECT_EQ(visits->NextGivenBack(), (SparseVisits::GivenBack{0, {2, 4}}));
+  EXPECT_EQ(visits->NextGivenBack(), std::nullopt);
+  EXPECT_EQ(visits->num_rows(0), 2);
+  EXPECT_EQ(visits->num_used(0), 2);
+  ASSERT_TRUE(visits->BeginNeurons(0, mask, 1).ok());
+  EXPECT_THAT(TakenLoads(*visits), IsEmpty()) << "0 and 2 are in the rows that stay";
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(0, 2)) << "a round";
+  EXPECT_EQ(visits->SetRows(0, 4), (SparseVisits::Rows{2, 2}));
+  visits->OnComputed(2);
+  EXPECT_THAT(TakenLoads(*visits), ElementsAre(4, 6)) << "they are used from the next visit on";
 }
 
 TEST(SparseVisitsTest, AWrongMaskIsRefusedAndChangesNothing) {
@@ -141,8 +187,31 @@ TEST(SparseVisitsTest, RandomVisitsComputeEverythingOnceFromItsOwnMemory) {
       parts.push_back({.neurons = neurons, .rows = 1 + random.Below(neurons), .masks = 1 + random.Below(6)});
     }
     const auto visits = OpenVisits(parts);
-    std::vector<std::vector<int32_t>> memory;  // by part and row: its neuron
+    std::vector<std::vector<int32_t>> memory;  // by part and row: its neuron; kFreed: the row has no memory
+    constexpr int32_t kFreed = -2;
     for (const auto& part : parts) memory.emplace_back(static_cast<size_t>(part.rows), -1);
+    std::vector<int32_t> targets = {parts[0].rows, parts[1].rows};
+    const auto free_rows = [&](int32_t part, const SparseVisits::Rows& rows) {
+      for (int32_t row = rows.first; row < rows.first + rows.count; ++row) {
+        int32_t& of = memory[static_cast<size_t>(part)][static_cast<size_t>(row)];
+        ASSERT_NE(of, kFreed) << "freed again";
+        of = kFreed;
+      }
+    };
+    const auto give_back = [&] {
+      if (const auto given = visits->NextGivenBack()) free_rows(given->part, given->rows);
+    };
+    const auto set_rows = [&](int32_t part) {
+      targets[static_cast<size_t>(part)] = 1 + random.Below(parts[static_cast<size_t>(part)].rows);
+      const int32_t before = visits->num_rows(part);
+      const SparseVisits::Rows rows = visits->SetRows(part, targets[static_cast<size_t>(part)]);
+      if (visits->num_rows(part) < before) return free_rows(part, rows);
+      for (int32_t row = rows.first; row < rows.first + rows.count; ++row) {
+        int32_t& of = memory[static_cast<size_t>(part)][static_cast<size_t>(row)];
+        ASSERT_EQ(of, kFreed);
+        of = -1;
+      }
+    };
     for (int visit = 0; visit < 60; ++visit) {
       const int32_t part = random.Below(2);
       const bool by_neurons = random.Below(4) > 0;
@@ -157,12 +226,25 @@ TEST(SparseVisitsTest, RandomVisitsComputeEverythingOnceFromItsOwnMemory) {
       } else {
         all.resize(static_cast<size_t>(1 + random.Below(7)));
         std::iota(all.begin(), all.end(), 0);
-        visits->BeginPieces(part, static_cast<int32_t>(all.size()));
+        // Neurons of the last masks, as many as memory has room for.
+        const MaskWindow::Options& of = parts[static_cast<size_t>(part)];
+        std::vector<int32_t> ages(static_cast<size_t>(of.neurons), MaskWindow::kNever);
+        const int32_t masks = random.Below(of.masks + 1);
+        for (int32_t i = 0; masks > 0 && i < visits->num_rows(part); ++i)
+          ages[static_cast<size_t>(random.Below(of.neurons))] = random.Below(masks);
+        visits->BeginPieces(part, static_cast<int32_t>(all.size()), {.ages = ages, .masks = masks});
+        for (const auto& copy : visits->copies()) {
+          ASSERT_NE(memory[static_cast<size_t>(part)][static_cast<size_t>(copy.row)], kFreed);
+          memory[static_cast<size_t>(part)][static_cast<size_t>(copy.row)] = copy.neuron;
+        }
       }
       int32_t not_computed = 0;
       std::map<int32_t, int32_t> pieces;  // by place, of those that are not computed
       while (visits->IsUnderWay()) {
+        if (random.Below(8) == 0) set_rows(random.Below(2));  // in the middle of the visit, or of the other part
+        if (HasFatalFailure()) return;
         for (const auto& load : visits->TakeLoads()) {
+          ASSERT_NE(memory[static_cast<size_t>(part)][static_cast<size_t>(load.row)], kFreed);
           memory[static_cast<size_t>(part)][static_cast<size_t>(load.row)] = load.neuron;
           reading.push_back(load.neuron);
         }
@@ -193,8 +275,16 @@ TEST(SparseVisitsTest, RandomVisitsComputeEverythingOnceFromItsOwnMemory) {
         }
         visits->OnComputed(some);
         not_computed -= some;
+        give_back();
       }
       ASSERT_EQ(computed, all);
+      for (int32_t p = 0; p < 2; ++p) {
+        ASSERT_EQ(visits->num_rows(p), targets[static_cast<size_t>(p)]);
+        ASSERT_LE(visits->num_used(p), targets[static_cast<size_t>(p)]);
+        ASSERT_EQ(memory[static_cast<size_t>(p)].size() - static_cast<size_t>(std::ranges::count(memory[static_cast<size_t>(p)], kFreed)),
+                  static_cast<size_t>(targets[static_cast<size_t>(p)]));
+      }
+      if (random.Below(4) == 0) set_rows(random.Below(2));
     }
   }
 }

@@ -114,10 +114,21 @@ TEST(BulkConvertTest, HoldingsReturnAndThoseOutOfBoundsAreRefused) {
   request.set_weights("/data\n");
   EXPECT_FALSE(FromProto(request).ok());
   const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}, {BlockKind::kLinearAttention, 5}},
-                                .accepts_pushes = true};
+                                .accepts_pushes = true,
+                                .neurons = {.bundles = {{.layer = 0}, {.layer = 3, .decider = {8, 64}}}, .predictor = "0123456789abcdef"}};
   v1::HoldingsReply reply;
   ToProto(holdings, reply);
   EXPECT_EQ(*FromProto(reply), holdings);
+  const auto refused = [&](auto spoil) {
+    v1::HoldingsReply spoilt = reply;
+    spoil(*spoilt.mutable_bundles(1), spoilt);
+    return !FromProto(spoilt).ok();
+  };
+  EXPECT_TRUE(refused([](v1::HeldBundles& held, v1::HoldingsReply&) { held.set_layer(-1); }));
+  EXPECT_TRUE(refused([](v1::HeldBundles& held, v1::HoldingsReply&) { held.set_decider_bits(9); }));
+  EXPECT_TRUE(refused([](v1::HeldBundles& held, v1::HoldingsReply&) { held.set_decider_directions(5000); }));
+  EXPECT_TRUE(refused([](v1::HeldBundles&, v1::HoldingsReply& all) { all.set_predictor("0123456789abcdef0"); }));
+  EXPECT_TRUE(refused([](v1::HeldBundles&, v1::HoldingsReply& all) { all.set_predictor("\x1b"); }));
   reply.mutable_blocks(1)->set_layer(-1);
   EXPECT_FALSE(FromProto(reply).ok());
   for (const uint32_t kind : {uint32_t{kNumBlockKinds}, ~uint32_t{0}}) {

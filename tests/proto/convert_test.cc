@@ -146,6 +146,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .neuron_reads = 31,
                                     .neuron_bytes = 32,
                                     .neuron_io_ms = 3.3,
+                                    .neurons_copied = 36,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}},
                                     .traffic = {{"nano", 20, 21}, {"orin", 0, 22}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
@@ -307,7 +308,12 @@ TEST(ConvertTest, NewsOfDevicesReturns) {
   const cpu::RowScore kScore{.logprob = -0.5, .log_sum = 3.25, .top = {{3, 1.5f}, {9, -2.25f}}};
   for (const FromDevice& what :
        {FromDevice(Opened{}), FromDevice(Opened{.wants_vocabulary = true}),
-        FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}, {4, 6, 7}}, {7, ~0ull, 0}, {std::nullopt, kScore, cpu::RowScore{}}, true}),
+        FromDevice(SampledNews{.step = 4,
+        .tokens = {{1, 2, 3}, {4, 5, 6}, {4, 6, 7}},
+        .logits_hashes = {7, ~0ull, 0},
+        .hash_states = {"", std::string("\0state", 6), ""},
+        .scores = {std::nullopt, kScore, cpu::RowScore{}},
+        .ends_step = true}),
         FromDevice(StepEndedNews{9}), FromDevice(FailedNews{absl::DataLossError("block 3")}), FromDevice(Alive{})}) {
     const auto back = Return<v1::OrderEvent>(what);
     ASSERT_TRUE(back.ok()) << back.status();

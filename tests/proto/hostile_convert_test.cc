@@ -52,6 +52,26 @@ TEST(HostileConvertTest, ScoresOutOfBoundsAreNamed) {
   ExpectWrong(request, "\"score_top_plus_1\"");
 }
 
+TEST(HostileConvertTest, StatesOfHashesAreBoundedAndMayBeAbsent) {
+  v1::OrderEvent event;
+  v1::SampledToken& token = *event.mutable_sampled()->add_tokens();
+  const auto read = FromProto(event);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(std::get<SampledNews>(*read).hash_states, std::vector<std::string>{""}) << "of an older release";
+  token.set_hash_state(std::string(kMostHashState, 'x'));
+  EXPECT_TRUE(FromProto(event).ok());
+  token.set_hash_state(std::string(kMostHashState + 1, 'x'));
+  ExpectWrong(event, "\"hash_state\"");
+  v1::OrderRequest request;
+  v1::AdmitOrder& admit = *request.mutable_order()->mutable_admit();
+  admit.set_positions(1), admit.add_prompt(1);
+  v1::Sampling& sampling = *admit.mutable_sampling();
+  sampling.set_repetition_penalty(1), sampling.set_top_p(1), sampling.set_hash_state(std::string(kMostHashState, 'x'));
+  EXPECT_TRUE(FromProto(request).ok()) << FromProto(request).status();
+  sampling.set_hash_state(std::string(kMostHashState + 1, 'x'));
+  ExpectWrong(request, "\"hash_state\"");
+}
+
 TEST(HostileConvertTest, NumbersOutOfBoundsAreNamed) {
   v1::HealthReply health;
   health.set_epoch(-2);

@@ -42,6 +42,7 @@ std::string Text(const StageLogic::CancelUnitRead& a) {
   return absl::StrCat("cancel read ", a.number);
 }
 std::string Text(const StageLogic::FreePlace& a) {
+  if (a.count > 1) return absl::StrCat("free places ", a.place, " to ", a.place + a.count - 1, " of part ", a.part);
   return absl::StrCat("free place ", a.place, " of part ", a.part);
 }
 std::string Text(const StageLogic::StartNeuronReads& a) {

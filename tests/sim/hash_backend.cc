@@ -84,6 +84,7 @@ absl::Status HashBackend::BeginBlock(BlockId block) {
   weights_.assign(batch_.rows.size(), 0);
   attended_.assign(batch_.rows.size(), 0), seen_.assign(batch_.rows.size(), 0);
   if (hidden_.size() != batch_.rows.size()) return absl::InternalError("hidden states of another batch");
+  ChooseNeurons(HashModel::NeuronsOf(spec_.config, block));
   if (HasKv(block.kind)) return StoreKv();
   if (block.kind == BlockKind::kExperts) ChooseExperts();
   return HasState(block.kind) ? AddToStates() : absl::OkStatus();
@@ -108,6 +109,54 @@ void HashBackend::ChooseExperts() {
   std::ranges::sort(chosen_);
   chosen_.erase(std::unique(chosen_.begin(), chosen_.end()), chosen_.end());
 }
+
+// ---- Neurons
+
+void HashBackend::ChooseNeurons(int64_t neurons) {
+  active_of_row_.clear(), active_.clear(), computed_neurons_.reset();
+  if (neurons == 0) return;
+  for (const uint64_t hidden : hidden_) {
+    active_of_row_.push_back(HashModel::Active(hidden, block_.layer, neurons));
+    active_.insert(active_.end(), active_of_row_.back().begin(), active_of_row_.back().end());
+  }
+  std::ranges::sort(active_);
+  active_.erase(std::unique(active_.begin(), active_.end()), active_.end());
+}
+
+absl::StatusOr<std::span<const int32_t>> HashBackend::DecideNeurons(BlockId block) {
+  if (!(block == block_) || computed_neurons_) return absl::InternalError("neurons of another block are decided, or again");
+  return std::span<const int32_t>(active_);
+}
+
+absl::Status HashBackend::ComputeNeurons(BlockId block, std::span<const NeuronInMemory> neurons) {
+  if (!(block == block_)) return absl::InternalError("neurons of another block are computed");
+  size_t computed = computed_neurons_.value_or(0);
+  for (const NeuronInMemory& neuron : neurons) {
+    if (computed == active_.size() || active_[computed] != neuron.neuron)
+      return absl::InternalError(absl::StrCat("neuron ", neuron.neuron, " is computed, which is not the next one"));
+    uint64_t content = 0;
+    std::memcpy(&content, neuron.down, sizeof content);
+    for (size_t r = 0; r < weights_.size(); ++r) {
+      if (std::ranges::binary_search(active_of_row_[r], neuron.neuron)) weights_[r] += content;
+    }
+    ++computed;
+  }
+  computed_neurons_ = computed;
+  return absl::OkStatus();
+}
+
+// What was computed from whole matrices has all neurons.
+absl::Status HashBackend::EndNeurons() {
+  if (computed_neurons_ && *computed_neurons_ != active_.size())
+    return absl::InternalError(absl::StrCat("a block ends with ", *computed_neurons_, " of its ", active_.size(), " active neurons"));
+  if (computed_neurons_) return absl::OkStatus();
+  for (size_t r = 0; r < active_of_row_.size(); ++r) {
+    for (const int32_t neuron : active_of_row_[r]) weights_[r] += HashModel::Neuron(block_, neuron);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Experts
 
 // The lower half of the experts, which is chosen more often, in an order that depends on the rows;
 // some guesses begin with an expert of the upper half.
@@ -148,6 +197,7 @@ absl::Status HashBackend::AddToStates() {
 
 // Attention sees the pages that are shown; all else it has seen by now.
 absl::Status HashBackend::EndBlock() {
+  LIME_RETURN_IF_ERROR(EndNeurons());
   for (size_t r = 0; r < batch_.rows.size(); ++r) {
     const BatchRow& row = batch_.rows[r];
     for (int64_t p = 0; HasKv(block_.kind) && p <= row.position; ++p) {

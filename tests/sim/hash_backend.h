@@ -3,13 +3,14 @@
 // a position or sees it twice, or if a state does not get the rows of its sequence in order.
 //
 // Owner: SimStage. Weights come by AddWeights instead of as tensors, so BindBlock and ComputeRows
-// do nothing.
+// do nothing. A neuron in memory is 8 bytes, where NeuronInMemory::down points: HashModel::Neuron.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,6 +70,8 @@ class HashBackend final : public Backend {
   absl::Status Compute(BlockId block) override { return block.kind == BlockKind::kEmbedding ? Embed() : absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
   std::span<const int32_t> ChosenUnits(BlockId) const override { return chosen_; }
+  absl::StatusOr<std::span<const int32_t>> DecideNeurons(BlockId block) override;
+  absl::Status ComputeNeurons(BlockId block, std::span<const NeuronInMemory> neurons) override;
   absl::Status AttendToPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override;
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override;
   int64_t RecordFloats() const override { return 2; }
@@ -98,6 +101,8 @@ class HashBackend final : public Backend {
   absl::Status Embed();
   absl::Status StoreKv();
   void ChooseExperts();
+  void ChooseNeurons(int64_t neurons);
+  absl::Status EndNeurons();
   absl::Status AddToStates();
   LayerState& StateOf(int32_t sequence, int64_t layer) { return states_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)]; }
   LayerState& SnapshotOf(int32_t sequence, int32_t snapshot, int64_t layer) {
@@ -118,6 +123,11 @@ class HashBackend final : public Backend {
   std::vector<uint64_t> weights_;                    // by row: of the block so far
   std::vector<std::vector<int32_t>> chosen_of_row_;  // by row: experts
   std::vector<int32_t> chosen_;                      // by any row, ascending
+  // Of an MLP with ReLU: by row, the active neurons; those of any row, ascending; and how many of them
+  // are computed, if they are computed alone.
+  std::vector<std::vector<int32_t>> active_of_row_;
+  std::vector<int32_t> active_;
+  std::optional<size_t> computed_neurons_;
   std::vector<float> queries_;
   // For units of other devices: by row, its input; by row, the units of all rows; by unit, the sum
   // of its weights as it came, until it is used.

@@ -44,6 +44,24 @@ std::vector<int32_t> HashModel::Chosen(uint64_t hidden, int32_t layer, const Exp
   return chosen;
 }
 
+int64_t HashModel::NeuronsOf(const ModelConfig& config, BlockId block) {
+  return block.kind == BlockKind::kMlp && MakesZeros(config.activation) ? config.layer(block.layer).intermediate_size : 0;
+}
+
+std::vector<int32_t> HashModel::Active(uint64_t hidden, int32_t layer, int64_t neurons) {
+  const auto all = static_cast<uint64_t>(neurons), often = (all + 7) / 8;
+  const uint64_t seed = Mix(hidden, 5000 + static_cast<uint64_t>(layer));
+  const uint64_t draws = seed % 16 == 0 ? 0 : seed % 16 == 1 ? 2 * all : seed / 16 % (1 + all / 8);
+  std::vector<int32_t> active;
+  for (uint64_t i = 0; i < draws; ++i) {
+    const uint64_t hash = Mix(seed, i);
+    active.push_back(static_cast<int32_t>(hash / 4 % (hash % 4 > 0 ? often : all)));
+  }
+  std::ranges::sort(active);
+  active.erase(std::unique(active.begin(), active.end()), active.end());
+  return active;
+}
+
 uint64_t HashModel::Mix(uint64_t one, uint64_t other) {
   uint64_t z = one * 0x9e3779b97f4a7c15 + (other ^ 0xd6e8feb86659fd93);
   z = (z ^ (z >> 32)) * 0xd6e8feb86659fd93;
@@ -84,6 +102,9 @@ void HashReference::Compute(int32_t token) {
     uint64_t used = weights.shared;
     if (block.id.kind == BlockKind::kExperts) {
       for (const int32_t expert : HashModel::Chosen(hidden_, block.id.layer, *spec_.config.experts)) used += weights.expert.at(expert);
+    }
+    if (const int64_t neurons = HashModel::NeuronsOf(spec_.config, block.id); neurons > 0) {
+      for (const int32_t neuron : HashModel::Active(hidden_, block.id.layer, neurons)) used += HashModel::Neuron(block.id, neuron);
     }
     hidden_ = HashModel::Block(hidden_, used, attended);
   }

@@ -4,7 +4,8 @@
 // weight, page, state, message or order changes all later tokens.
 //
 // The parts of a block have the same sum however the block is cut, so the tokens do not depend on
-// the plan. A row of a layer with experts adds the weights of the experts that it chooses.
+// the plan. A row of a layer with experts adds the weights of the experts that it chooses. A row of an
+// MLP with ReLU adds a hash of each neuron that is active for it, whatever of the MLP is computed.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,15 @@ class HashModel {
   static Weights WeightsOf(BlockId block, std::span<const MatrixRows> rows);
   // The experts that a row chooses, ascending.
   static std::vector<int32_t> Chosen(uint64_t hidden, int32_t layer, const ExpertsConfig& experts);
+  // Neurons of a block that may be sparse; 0: it has none.
+  static int64_t NeuronsOf(const ModelConfig& config, BlockId block);
+  // The neurons that are active for a row, ascending: a random source in the place of the decider. Rows
+  // share some of them; for a few rows none is active, for others most are.
+  static std::vector<int32_t> Active(uint64_t hidden, int32_t layer, int64_t neurons);
+  // What an active neuron adds to the weights that a row uses.
+  static uint64_t Neuron(BlockId block, int32_t neuron) {
+    return Mix(4'000'000 + static_cast<uint64_t>(block.layer), static_cast<uint64_t>(neuron));
+  }
   static uint64_t Embed(int32_t token, int32_t position) { return Mix(static_cast<uint64_t>(token) + 1, static_cast<uint64_t>(position)); }
   // Kv: K and V of a position in a layer. Attended: the value that this position adds to the sum of
   // attention.

@@ -18,6 +18,7 @@ constexpr int64_t kMostEvents = 20'000'000;
 
 ModelSpec ModelOf(const SimOptions& options, Random& random) {
   if (options.hybrid) return SimHybridModel(random, 2 + random.Below(3));
+  if (options.sparse) return SimSparseModel(random, 1 + random.Below(3));
   return options.experts ? SimExpertsModel(random, 2 + random.Below(3)) : SimModel(1 + random.Below(3));
 }
 
@@ -283,6 +284,7 @@ SimResult SimCluster::Result() {
   result_.faults = world_.faults;
   result_.ahead = world_.ahead;
   result_.places = world_.places;
+  result_.neurons = world_.neurons;
   result_.hosted_units = world_.hosted_units;
   result_.ms = world_.clock.now_ms();
   result_.planted = world_.planted_done;

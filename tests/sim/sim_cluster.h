@@ -33,11 +33,13 @@ struct SimOptions {
   bool shares_kv = false;  // requests begin like earlier ones, and share KV
   bool hybrid = false;     // layers of the model have linear attention, and keep a state
   bool experts = false;    // layers of the model have experts, which plans load on demand; not with hybrid
+  bool sparse = false;     // the model has ReLU, and MLPs of plans are sparse; not with the others
 };
 // The run of this seed in lime_sim: every other one shares KV, every fifth one has a hybrid model,
-// and every seventh of the others one with experts.
+// every seventh of the others one with experts, and every third of those left one with ReLU.
 inline SimOptions SimRun(uint64_t seed) {
-  return {.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = seed % 5 == 0, .experts = seed % 5 != 0 && seed % 7 == 0};
+  const bool hybrid = seed % 5 == 0, experts = !hybrid && seed % 7 == 0;
+  return {.seed = seed, .shares_kv = seed % 2 == 0, .hybrid = hybrid, .experts = experts, .sparse = !hybrid && !experts && seed % 3 == 0};
 }
 
 struct SimResult {
@@ -54,6 +56,7 @@ struct SimResult {
   bool planted = false;               // the planted bug has happened
   SimReadAhead ahead;
   SimPlaces places;
+  SimNeurons neurons;
   int64_t hosted_units = 0;  // that devices have computed for others
   double ms = 0;             // simulated
 };

@@ -86,6 +86,34 @@ TEST(SimClusterTest, ModelsWithExpertsHoldWhateverHappens) {
   EXPECT_GT(all.taken_over, 0);
 }
 
+// MLPs of their plans are sparse: they read neurons, or pieces of all rows, in the middle of a step.
+TEST(SimClusterTest, ModelsWithSparseMlpsHoldWhateverHappens) {
+  SimResult all;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(300, 2000)); ++seed) {
+    const SimResult result = RunSim({.seed = seed, .shares_kv = seed % 2 == 0, .sparse = true});
+    ASSERT_EQ(result.violation, "") << "sparse, seed " << seed;
+    for (size_t f = 0; f < all.faults.size(); ++f) all.faults[f] += result.faults[f];
+    all.tokens += result.tokens, all.recoveries += result.recoveries, all.plan_changes += result.plan_changes;
+    all.taken_over += result.taken_over, all.rolled_back += result.rolled_back;
+    all.neurons.computed += result.neurons.computed, all.neurons.read += result.neurons.read;
+    all.neurons.repeated += result.neurons.repeated, all.neurons.pieces += result.neurons.pieces;
+    all.neurons.copied += result.neurons.copied;
+  }
+  EXPECT_GT(all.tokens, 0);
+  EXPECT_GT(all.neurons.read, 1000);
+  EXPECT_GT(all.neurons.computed, all.neurons.read) << "no neuron stayed in memory";
+  EXPECT_GT(all.neurons.pieces, 100) << "of prompts";
+  if (!ManyCases()) return;
+  EXPECT_GT(all.neurons.repeated, 100);
+  EXPECT_GT(all.neurons.copied, 100);
+  EXPECT_GT(all.recoveries, 10);
+  EXPECT_GT(all.plan_changes, 10);
+  EXPECT_GT(all.taken_over, 5);
+  EXPECT_GT(all.rolled_back, 20);
+  for (const SimFault fault : {SimFault::kDiskStall, SimFault::kDiskError, SimFault::kSlowDisk, SimFault::kPressure})
+    EXPECT_GT(all.faults[static_cast<size_t>(fault)], 10) << SimFaultName(fault);
+}
+
 // Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden
 // state was refused.
 TEST(SimClusterTest, DevicesHaveRoomForTheHiddenStatesOfAllStepsUnderWay) {
@@ -134,7 +162,8 @@ std::string Found(PlantedBug bug, bool faults) {
                                      .faults = faults || bug == PlantedBug::kForgottenTakeover,  // or no plan changes
                                      .shares_kv = bug == PlantedBug::kForgottenCopy || restores,
                                      .hybrid = hybrid,
-                                     .experts = bug == PlantedBug::kForgottenUnit});
+                                     .experts = bug == PlantedBug::kForgottenUnit,
+                                     .sparse = bug >= PlantedBug::kForgottenNeuron});
     if (result.violation.empty()) continue;
     EXPECT_TRUE(result.planted) << "seed " << seed;
     return result.violation;
@@ -163,7 +192,11 @@ INSTANTIATE_TEST_SUITE_P(Bugs, SimClusterPlantedTest,
                                            Planted{"ForgottenRestore", PlantedBug::kForgottenRestore, "positions, the row is at"},
                                            Planted{"ForgottenTakeover", PlantedBug::kForgottenTakeover, "positions, the row is at"},
                                            Planted{"RepeatedRow", PlantedBug::kRepeatedRow, "positions, the row is at"},
-                                           Planted{"ForgottenUnit", PlantedBug::kForgottenUnit, "requests wait"}),
+                                           Planted{"ForgottenUnit", PlantedBug::kForgottenUnit, "requests wait"},
+                                           Planted{"ForgottenNeuron", PlantedBug::kForgottenNeuron, "requests wait"},
+                                           Planted{"StaleNeuron", PlantedBug::kStaleNeuron, "has token"},
+                                           Planted{"WrongNeuron", PlantedBug::kWrongNeuron, "has token"},
+                                           Planted{"WrongPiece", PlantedBug::kWrongPiece, "has piece"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) { return std::string(planted.param.name); });
 
 }  // namespace

@@ -66,7 +66,7 @@ Residency DrawResidency(Random& random, const Plan& plan, int64_t layer_pages, c
     const PlanDevice& device = plan.devices[static_cast<size_t>(plan.stages[static_cast<size_t>(StageOf(plan, p))].device)];
     const bool on_disk = HasKvOnDisk(device) && part.kv_begin < PositionsAway(plan, device, layer_pages);
     const bool streams = std::ranges::binary_search(streamed, p) || random.Below(100) < percent;
-    if (part.is_kv() ? on_disk : streams) residency.streamed.push_back(p);
+    if (part.is_kv() ? on_disk : streams && !part.on_demand()) residency.streamed.push_back(p);
   }
   return residency;
 }
@@ -112,6 +112,14 @@ void DrawHost(Random& random, Plan& plan, int d) {
   } else if (random.Below(3) > 0) {
     device.kv_fetch_pieces = 1 + random.Below(3 * pieces + 4);
   }
+}
+
+// Of most layers of a model with ReLU, a few rows of neurons, or all of them.
+void DrawNeuronRows(Random& random, const ModelSpec& spec, PlanRequest& request) {
+  if (!MakesZeros(spec.config.activation)) return;
+  for (const LayerConfig& layer : spec.config.layers)
+    request.neuron_rows.push_back(random.Below(4) == 0 ? 0 : 1 + random.Below(static_cast<int>(layer.intermediate_size)));
+  request.window_masks = 1 + random.Below(8);
 }
 
 bool KeepsState(const ModelSpec& spec) {
@@ -163,6 +171,24 @@ ModelSpec SimExpertsModel(Random& random, int layers) {
       "sim");
 }
 
+ModelSpec SimSparseModel(Random& random, int layers) {
+  const int neurons = 40 + random.Below(200);
+  if (random.Below(2) == 0) {
+    return *DescribeModel(
+        absl::StrCat(R"({"architectures": ["OPTForCausalLM"], "model_type": "opt", "dtype": "bfloat16", "num_hidden_layers": )", layers,
+                     R"(, "hidden_size": 16, "word_embed_proj_dim": 16, "num_attention_heads": 4, "ffn_dim": )", neurons,
+                     R"(, "activation_function": "relu", "do_layer_norm_before": true, "vocab_size": 900,
+                       "max_position_embeddings": 8192, "tie_word_embeddings": false})"),
+        "sim");
+  }
+  return *DescribeModel(
+      absl::StrCat(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": )", layers,
+                   R"(, "hidden_act": "relu", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 1,
+                     "intermediate_size": )",
+                   neurons, R"(, "vocab_size": 900, "max_position_embeddings": 8192, "tie_word_embeddings": false})"),
+      "sim");
+}
+
 absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const std::vector<std::string>& devices,
                                     const SimPlanShape& shape) {
   std::vector<ClusterDevice> cluster;
@@ -177,6 +203,7 @@ absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const
   request.part_bytes = random.Below(3) == 0 ? 0 : Bytes{2 * kKiB} << random.Below(4);
   if (spec.config.experts && !shape.spills && !shape.grows && random.Below(4) > 0)
     request.unit_places = 1 + random.Below(static_cast<int>(spec.config.experts->count));
+  DrawNeuronRows(random, spec, request);
   if (KeepsState(spec)) request.state_snapshots = random.Below(4);
   if (request.unit_places > 0) request.ahead_places = random.Below(4);
   request.chunks = {1 + random.Below(shape.most_chunk)};

@@ -33,6 +33,8 @@ ModelSpec SimModel(int layers);
 ModelSpec SimHybridModel(Random& random, int layers);
 // The same with experts in all layers but one or none.
 ModelSpec SimExpertsModel(Random& random, int layers);
+// One with ReLU, whose MLPs may be sparse: gated, or plain as OPT's.
+ModelSpec SimSparseModel(Random& random, int layers);
 
 // A random plan for some of the devices, at least one.  ResourceExhausted if no draw is valid.
 absl::StatusOr<SimPlan> DrawSimPlan(Random& random, const ModelSpec& spec, const std::vector<std::string>& devices,

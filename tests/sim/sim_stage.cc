@@ -419,6 +419,7 @@ absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch&
 
 void SimStage::Carry(const ProgramRunner::StartAskUnits& start) {
   const auto& [stage, microbatch, part] = start.what;
+  if (plan_.parts[static_cast<size_t>(part)].sparse()) return AskNeurons(part, microbatch);
   std::vector<int32_t> chosen;
   if (!logic_->inbox().batch(microbatch).rows.empty()) {
     for (const int32_t expert : backend_.ChosenUnits(plan_.parts[static_cast<size_t>(part)].block)) {
@@ -431,6 +432,7 @@ void SimStage::Carry(const ProgramRunner::StartAskUnits& start) {
 
 void SimStage::Carry(const StageLogic::StartUnits& start) {
   const int32_t part = start.what.part;
+  if (plan_.parts[static_cast<size_t>(part)].sparse()) return ComputeSparse(start);
   if (std::exchange(may_guess_, false)) GuessUnits(part);
   for (const UnitInPlace& unit : start.units) {
     Place& place = unit_places_[{part, unit.place}];
@@ -497,6 +499,9 @@ int64_t SimStage::LayerIndex(int32_t layer) const {
 std::string SimStage::LeftOver(const std::map<int32_t, Kept>& kept) {
   if (!health().ok()) return absl::StrCat("it has stopped, and nobody knows: ", health().message());
   if (logic_->inbox().step_under_way() || logic_->inbox().NextOrder() != nullptr) return absl::StrCat("it is at ", Waiting());
+  for (const auto& [at, place] : unit_places_) {
+    if (place.reading || place.computing) return absl::StrCat("place ", at.second, " of part ", at.first, " is in use");
+  }
   const KvPages& pages = book_.pages();
   int64_t idle = 0;  // pages in memory
   for (const auto& [s, slot] : kept) {

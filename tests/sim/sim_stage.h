@@ -6,6 +6,7 @@
 // each page, and that reads return the written data.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <map>
@@ -128,9 +129,8 @@ class SimStage {
   void Carry(const StageLogic::StartUnitRead& start);
   void Carry(const StageLogic::CancelUnitRead& cancel);
   void Carry(const StageLogic::FreePlace& free);
-  // No plan of a simulated cluster has sparse parts.
-  void Carry(const StageLogic::StartNeuronReads& start) { world_.Violation(device().name, ": reads neurons of part ", start.part); }
-  void Carry(const StageLogic::StartPieceRead& start) { world_.Violation(device().name, ": reads a piece of part ", start.part); }
+  void Carry(const StageLogic::StartNeuronReads& start);
+  void Carry(const StageLogic::StartPieceRead& start);
   void Carry(const StageLogic::StartUnits& start);
   void Carry(const ProgramRunner::Waited&) {}
   void Carry(const ProgramRunner::StepEnded& ended);
@@ -175,6 +175,13 @@ class SimStage {
   absl::Status OnUnits(int32_t from, const std::vector<std::byte>& message);
   void ComputeForOthers();
   int32_t UnitOf(int32_t part, int32_t expert) const;
+  void AskNeurons(int32_t part, int32_t microbatch);
+  SparseVisits::LastMasks LastMasks(int32_t part);
+  void CopyNeurons(int32_t part);
+  void ReadNeurons(int32_t part, std::vector<NeuronWindow::Load> loads, bool again);
+  void ComputeSparse(const StageLogic::StartUnits& start);
+  absl::Status ComputeNeurons(int32_t part, const std::vector<UnitInPlace>& units);
+  absl::Status ComputePieces(int32_t part, const std::vector<UnitInPlace>& units);
 
   template <typename What>
   void After(double ms, What what) {
@@ -226,13 +233,16 @@ class SimStage {
     int32_t unit = -1;
     bool reading = false;
     bool computing = false;
-    bool ahead = false;  // it was read ahead, and not computed since
-    bool freed = false;  // it has no memory
+    bool ahead = false;    // it was read ahead, and not computed since
+    bool freed = false;    // it has no memory
+    uint64_t content = 0;  // of a row of a sparse part: of its neuron, as it was read
   };
   std::map<std::pair<int32_t, int32_t>, Place> unit_places_;  // by part and place
   std::set<int64_t> cancelled_reads_;
-  int64_t units_left_ = 0;  // to compute of the current part
-  bool may_guess_ = false;  // units have been chosen, and none of them is computed
+  std::array<Place, SparseVisits::kPieces> piece_places_;  // of all sparse parts
+  std::vector<int32_t> ages_;                              // of LastMasks
+  int64_t units_left_ = 0;                                 // to compute of the current part
+  bool may_guess_ = false;                                 // units have been chosen, and none of them is computed
 
   // The visit under way.
   std::vector<SampledToken> sampled_;

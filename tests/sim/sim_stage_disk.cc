@@ -339,8 +339,8 @@ void SimStage::SetPlaces(const PartPlaces& to) {
 }
 
 void SimStage::Carry(const StageLogic::FreePlace& free) {
-  FreeMemoryOf(free.part, free.place);
-  ++world_.places.freed_later;
+  for (int32_t i = 0; i < free.count; ++i) FreeMemoryOf(free.part, free.place + i);
+  world_.places.freed_later += free.count;
 }
 
 void SimStage::FreeMemoryOf(int32_t part, int32_t place) {

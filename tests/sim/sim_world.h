@@ -57,6 +57,10 @@ enum class PlantedBug : uint8_t {
   kForgottenTakeover,  // a state that a sequence goes on with is not taken over
   kRepeatedRow,        // a device computes a block twice
   kForgottenUnit,      // the end of a unit's read is not reported
+  kForgottenNeuron,    // the end of a read of neurons is not reported
+  kStaleNeuron,        // a read leaves a row of memory as it was
+  kWrongNeuron,        // a read brings another neuron
+  kWrongPiece,         // a read brings another piece of a sparse part
 };
 
 class SimClock {
@@ -94,6 +98,12 @@ struct SimPlaces {
   int64_t freed = 0, freed_later = 0, made = 0;
 };
 
+// Of sparse parts: neurons that were computed, and of them those that were read; reads that were
+// repeated; pieces that were read, and neurons that were copied from them.
+struct SimNeurons {
+  int64_t computed = 0, read = 0, repeated = 0, pieces = 0, copied = 0;
+};
+
 struct SimWorld {
   SimWorld(uint64_t seed, PlantedBug planted, bool traces) : random(seed), bug(planted), tracing(traces) {}
 
@@ -129,6 +139,7 @@ struct SimWorld {
   SimFaultCounts faults{};
   SimReadAhead ahead;
   SimPlaces places;
+  SimNeurons neurons;
   int64_t hosted_units = 0;  // that devices have computed for others
 };
 

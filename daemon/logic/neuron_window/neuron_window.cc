@@ -1,6 +1,7 @@
 #include "daemon/logic/neuron_window/neuron_window.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/base/check.h"
 
@@ -21,12 +22,22 @@ NeuronWindow::NeuronWindow(const Options& options)
 
 bool NeuronWindow::NextRound() {
   if (!window_.NextRound()) return false;
+  Place();
+  return true;
+}
+
+void NeuronWindow::Remember(std::span<const int32_t> ages, int32_t steps) {
+  window_.Remember(ages, steps);
+  Place();
+}
+
+// Neurons that leave give up their rows, and those that come get some.
+void NeuronWindow::Place() {
   moves_.clear(), loads_.clear();
   const int32_t used_before = num_used_;
   Delete();
   if (options_.placement == RowPlacement::kCompact) FillGaps(used_before);
   PlaceLoads();
-  return true;
 }
 
 void NeuronWindow::Put(int32_t neuron, int32_t row) {
@@ -67,6 +78,17 @@ void NeuronWindow::PlaceLoads() {
     loads_.push_back({.neuron = neuron, .row = row});
     ++num_used_;
   }
+}
+
+void NeuronWindow::SetRows(int32_t rows) {
+  for (int32_t row = rows; row < num_rows(); ++row) {
+    const int32_t neuron = std::exchange(pointer_[static_cast<size_t>(row)], kNone);
+    if (neuron == kNone) continue;
+    row_of_[static_cast<size_t>(neuron)] = kNone;
+    window_.Drop(neuron);
+    --num_used_;
+  }
+  window_.SetRows(rows);
 }
 
 void NeuronWindow::Clear() {

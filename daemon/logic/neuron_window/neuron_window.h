@@ -68,6 +68,9 @@ class NeuronWindow {
   // order, then loads() in any order, and computes part() before the next call.
   bool NextRound();
 
+  // As of MaskWindow. Afterwards the owner carries out moves() and loads() as in a round.
+  void Remember(std::span<const int32_t> ages, int32_t steps);
+
   // Of the round. Valid until the next call.
   std::span<const int32_t> part() const { return window_.part(); }
   std::span<const int32_t> deletes() const { return window_.leaving(); }  // neurons, ascending
@@ -78,6 +81,10 @@ class NeuronWindow {
 
   // ---- State
 
+  // From now on there are so many rows, the first ones; at most those of the options. Neurons in rows
+  // that go leave memory.  REQUIRES: no round is left
+  void SetRows(int32_t rows);
+  int32_t num_rows() const { return window_.rows(); }
   // Rows with a neuron. With kCompact, they are the first ones.
   int32_t num_used() const { return num_used_; }
   int32_t NeuronIn(int32_t row) const { return pointer_[static_cast<size_t>(row)]; }    // kNone: free
@@ -90,6 +97,7 @@ class NeuronWindow {
  private:
   explicit NeuronWindow(const Options& options);
 
+  void Place();
   void Put(int32_t neuron, int32_t row);
   void Delete();
   void FillGaps(int32_t used_before);

@@ -1,5 +1,7 @@
 #include "daemon/logic/neuron_window/sparse_visits.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "planner/base/check.h"
@@ -12,6 +14,7 @@ absl::StatusOr<std::unique_ptr<SparseVisits>> SparseVisits::Create(std::span<con
     Part& part = visits->parts_.emplace_back();
     LIME_ASSIGN_OR_RETURN(part.window, NeuronWindow::Create({.window = window}));
     part.reading.resize(static_cast<size_t>(window.neurons));
+    part.target = part.with_memory = window.rows;
   }
   return visits;
 }
@@ -29,10 +32,14 @@ absl::Status SparseVisits::BeginNeurons(int32_t part, std::span<const int32_t> m
   return absl::OkStatus();
 }
 
-void SparseVisits::BeginPieces(int32_t part, int32_t pieces) {
+void SparseVisits::BeginPieces(int32_t part, int32_t pieces, const LastMasks& last) {
   LIME_CHECK(!IsUnderWay() && pieces > 0) << "part " << part;
+  Part& of = parts_[static_cast<size_t>(part)];
+  copies_ = {};
+  if (last.masks > 0) of.window->Remember(last.ages, last.masks), copies_ = of.window->loads();
+  of.counts.copied += std::ssize(copies_);
   part_ = part, pieces_ = units_ = pieces;
-  ready_ = computed_ = next_piece_ = 0;
+  ready_ = computed_ = next_piece_ = 0, has_loads_ = false;
   piece_read_.assign(kPieces, false);
 }
 
@@ -47,8 +54,25 @@ void SparseVisits::BeginRound() {
 }
 
 void SparseVisits::End() {
+  if (Part& part = Current(); part.target != part.window->num_rows()) {
+    part.window->SetRows(part.target);
+    if (part.target < part.with_memory) given_back_ = {part_, {part.target, part.with_memory - part.target}};
+    part.with_memory = part.target;
+  }
   part_ = -1;
   units_ = ready_ = computed_ = 0;
+}
+
+// ---- Memory
+
+// Rows are not needed while no visit of the part is under way, or if its window does not have them yet.
+SparseVisits::Rows SparseVisits::SetRows(int32_t part, int32_t rows) {
+  Part& of = parts_[static_cast<size_t>(part)];
+  const int32_t before = of.with_memory, needed = part == part_ ? of.window->num_rows() : 0;
+  of.target = rows;
+  of.with_memory = std::max(rows, std::min(needed, before));
+  if (part != part_) of.window->SetRows(rows);
+  return {std::min(before, of.with_memory), std::abs(before - of.with_memory)};
 }
 
 // ---- Reads

@@ -3,10 +3,13 @@
 //   BeginNeurons(mask) ── rounds of NeuronWindow ── TakeLoads ──► OnNeuronRead ──┐
 //                                held neurons ──────────────────► NextReady ◄────┘ ──► OnComputed
 //   BeginPieces(count) ── TakePiece ──► OnPieceRead ────────────► NextReady ─────────► OnComputed
+//       last masks ────── copies: neurons of the pieces that the next visits will need
 //
 // A micro-batch of few rows computes its active neurons, in ascending order, as soon as all those
 // before are there (Backend::ComputeNeurons). A micro-batch of many rows computes all rows, piece by
-// piece in order: a piece is read while the one before is computed.
+// piece in order: a piece is read while the one before is computed. The window then has the masks of its
+// last rows, as if they had come one by one. The owner copies the neurons that the window wants from the
+// pieces, so the visit after a prompt finds them in memory.
 //
 // Reads are checked, and repeated once, by the owner's reader. One that fails fails the step: the
 // device stops.
@@ -20,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "daemon/logic/neuron_window/neuron_window.h"
@@ -37,12 +41,19 @@ class SparseVisits {
     int32_t place = 0;
     friend bool operator==(const Unit&, const Unit&) = default;
   };
+  // The last masks of a micro-batch of many rows. `ages`: by neuron, how many masks before the last one
+  // has it, or MaskWindow::kNever.
+  struct LastMasks {
+    std::span<const int32_t> ages;
+    int32_t masks = 0;  // 0: none is known, or the last one does not fit into memory
+  };
   // Of all visits by neurons so far.
   struct Counts {
     int64_t visits = 0;
     int64_t rows = 0;
     int64_t active = 0;  // neurons that were computed
     int64_t loaded = 0;  // of them, that were read
+    int64_t copied = 0;  // from pieces
     friend bool operator==(const Counts&, const Counts&) = default;
   };
 
@@ -56,8 +67,11 @@ class SparseVisits {
   // leaves the window as it is.
   // REQUIRES: no visit is under way
   absl::Status BeginNeurons(int32_t part, std::span<const int32_t> mask, int32_t rows);
-  // Computes all rows of a part, in so many pieces.  REQUIRES: no visit is under way; at least one piece
-  void BeginPieces(int32_t part, int32_t pieces);
+  // Computes all rows of a part, in so many pieces. copies() of them go into rows of memory.
+  // REQUIRES: no visit is under way; at least one piece; `last` is as MaskWindow::Remember needs it
+  void BeginPieces(int32_t part, int32_t pieces, const LastMasks& last);
+  // The neurons to copy from the pieces of the last such visit, ascending. Valid until its end.
+  std::span<const NeuronWindow::Load> copies() const { return copies_; }
 
   bool IsUnderWay() const { return part_ >= 0; }
   int32_t part() const { return part_; }  // of the visit; -1: none
@@ -78,6 +92,27 @@ class SparseVisits {
   // The next so many of NextReady are computed.
   void OnComputed(int32_t units);
 
+  // ---- Memory
+
+  // Rows of memory, which are the first ones.
+  struct Rows {
+    int32_t first = 0;
+    int32_t count = 0;
+    friend bool operator==(const Rows&, const Rows&) = default;
+  };
+  // Gives the part this many rows, 1 to those at Create. With fewer: returns the rows whose memory the
+  // owner may free now; if a visit of the part is under way, the rest follows by NextGivenBack after it.
+  // With more: returns the rows whose memory the owner makes.
+  Rows SetRows(int32_t part, int32_t rows);
+  int32_t num_rows(int32_t part) const { return parts_[static_cast<size_t>(part)].with_memory; }  // with memory
+  // Rows of a part whose memory the owner may free now, after a SetRows that could not take all at once.
+  struct GivenBack {
+    int32_t part = 0;
+    Rows rows;
+    friend bool operator==(const GivenBack&, const GivenBack&) = default;
+  };
+  std::optional<GivenBack> NextGivenBack() { return std::exchange(given_back_, std::nullopt); }
+
   const Counts& counts(int32_t part) const { return parts_[static_cast<size_t>(part)].counts; }
   // Rows of a part with a neuron.
   int32_t num_used(int32_t part) const { return parts_[static_cast<size_t>(part)].window->num_used(); }
@@ -87,6 +122,8 @@ class SparseVisits {
     std::unique_ptr<NeuronWindow> window;
     std::vector<bool> reading;  // by neuron
     Counts counts;
+    // Rows that the part is to have, and those with memory, which are more while a visit uses them.
+    int32_t target = 0, with_memory = 0;
   };
 
   SparseVisits() = default;
@@ -96,8 +133,10 @@ class SparseVisits {
 
   std::vector<Part> parts_;
   int32_t part_ = -1;
+  std::span<const NeuronWindow::Load> copies_;
   // Of the round, or of all pieces: how many there are, are ready, and are computed.
   int32_t units_ = 0, ready_ = 0, computed_ = 0;
+  std::optional<GivenBack> given_back_;                        // of the last visit
   bool has_loads_ = false;                                     // TakeLoads has not been called for them
   int32_t pieces_ = 0;                                         // of the visit; 0: by neurons
   int32_t next_piece_ = 0;                                     // to be read

@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "common/sampling/logits_hash.h"
@@ -94,6 +95,51 @@ TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
     const int64_t epoch = client_->plan().epoch;
     ExpectNothingLost(RunWith([&] { StartAgain(device); }, {}));
     EXPECT_GT(client_->plan().epoch, epoch);
+    ASSERT_TRUE(client_->Unload().ok());
+    ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
+  }
+}
+
+// In the middle of the second of three windows: no id comes twice, and the hash continues from the
+// first window's.
+TEST_F(SurvivalTest, AScoredTextHasOneHashOverItsWindowsWhicheverDeviceIsLost) {
+  LogitsHash whole;
+  std::vector<std::vector<int32_t>> windows;
+  for (int w = 0; w < 3; ++w) {
+    windows.push_back(Ids(150, 7 * w));
+    for (size_t at = 0; at < windows.back().size(); ++at) {
+      std::vector<float> logits(kFakeVocab, 0);
+      const std::vector<int32_t> before(windows.back().begin(), windows.back().begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      logits[static_cast<size_t>(FakeTokens(before, 1, 4).front())] = 1;
+      whole.Add(logits);
+    }
+  }
+  const int head = client_->plan().stages.back().device;
+  for (const int lost : {head, (head + 1) % 3}) {
+    SCOPED_TRACE(devices_[static_cast<size_t>(lost)].name);
+    Serving serving(*client_, {.survival = ClusterRun::Survival{.say = [this](const std::string& sentence) { said_ += sentence + "\n"; }}});
+    std::string state;
+    uint64_t hash = 0;
+    for (size_t w = 0; w < windows.size(); ++w) {
+      const auto answer = std::make_shared<RecordedAnswer>();
+      ServingRequest request{.prompt = windows[w], .max_new_tokens = 0, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
+      request.sampling = {.hash_logits = true, .hash_state = state, .score_top = 1};
+      ASSERT_TRUE(serving.Submit(std::move(request), answer).ok());
+      if (w == 1) {
+        answer->AwaitTokens(10);
+        StartAgain(lost);
+      }
+      const RequestEnd end = answer->Wait();
+      ASSERT_TRUE(end.status.ok()) << end.status << said_;
+      std::vector<int32_t> ids = answer->tokens();
+      ASSERT_EQ(ids.size(), windows[w].size()) << "every id after the first, and the one behind the window, once";
+      EXPECT_TRUE(std::equal(windows[w].begin() + 1, windows[w].end(), ids.begin()));
+      hash = answer->hash(), state = end.hash_state;
+      ASSERT_NE(state, "");
+    }
+    EXPECT_EQ(hash, whole.value());
+    EXPECT_TRUE(serving.Drain(absl::InfiniteFuture()).ok());
+    EXPECT_NE(std::exchange(said_, ""), "");
     ASSERT_TRUE(client_->Unload().ok());
     ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
   }

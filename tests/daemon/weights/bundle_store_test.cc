@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/push_units.h"
+#include "daemon/stores/neuron_files.h"
 #include "daemon/stores/store_source.h"
 #include "planner/base/float_bits.h"
 #include "tests/daemon/weights/block_store_fixture.h"
@@ -352,6 +353,112 @@ TEST_F(BundleStoreTest, APushLeavesBundlesOut) {
   EXPECT_THAT(std::string(CheckOffer(offer).message()), HasSubstr("the offer has bundles, which are not pushed"));
 }
 
+// ---- Copies of deciders
+
+class DeciderStoreTest : public BundleStoreTest {
+ protected:
+  static constexpr int64_t kCols = 64, kRows = 96;
+
+  PrepareOptions WithCopies(int bits, int64_t directions = 3) {
+    PrepareOptions options{.bundles = true};
+    InputFrame frame{.mean = std::vector<float>(kCols, 0.25f)};
+    for (int64_t i = 0; i < directions * kCols; ++i) frame.directions.push_back(0.01f * static_cast<float>(i % 17 - 8));
+    for (const int32_t layer : {0, 1}) {
+      options.decider_copies[layer] = std::make_shared<RowCopier>(RowCopier::Create(kCols, bits, frame).value());
+    }
+    return options;
+  }
+};
+
+TEST_F(DeciderStoreTest, ACopyComesBackAsItWasMade) {
+  const PrepareOptions prepare = WithCopies(5);
+  const RowCopier& copier = *prepare.decider_copies.at(0);
+  for (const std::string family : {"opt", "llama"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(family);
+      Make(family, dtype);
+      const auto report = PrepareBlockStore(model_, store_, prepare);
+      ASSERT_TRUE(report.ok()) << report.status();
+      ASSERT_TRUE(VerifyBlockStore(store_).ok());
+      const auto store = Open();
+      ASSERT_TRUE(store.ok()) << store.status();
+      const Checkpoint checkpoint = Checkpoint::Open(model_).value();
+      const ModelSpec spec = checkpoint.BuildModelSpec().value();
+      for (const LayerBundles& layer : store->layers()) {
+        const BlockSpec& block = spec.block({BlockKind::kMlp, layer.layer()});
+        ExpectLayer(layer, block, checkpoint, spec.config.gated_mlp, kCols, static_cast<int>(8 * ElementBytes(dtype)));
+        ASSERT_NE(layer.decider(), nullptr);
+        EXPECT_EQ(layer.decider()->shape, (DeciderShape{.rows = kRows, .cols = kCols, .directions = 3, .bits = 5}));
+        const auto loaded = layer.LoadDecider();
+        ASSERT_TRUE(loaded.ok()) << loaded.status();
+        const TensorRole role = spec.config.gated_mlp ? TensorRole::kGate : TensorRole::kUp;
+        const std::string raw = RawTensor(checkpoint, block.tensors[block.Find(role, TensorPart::kWeight).value()]);
+        std::vector<float> weights;
+        WithWorkingType(dtype, [&](auto stored) {
+          for (size_t at = 0; at < raw.size(); at += sizeof(stored)) {
+            std::memcpy(&stored, raw.data() + at, sizeof(stored));
+            weights.push_back(ToFloat(stored));
+          }
+        });
+        for (int64_t row = 0; row < kRows; ++row) {
+          std::vector<uint8_t> codes(static_cast<size_t>(CodeRowBytes(kCols, 5)));
+          std::vector<int8_t> kept(3);
+          CopiedRow copied;
+          ASSERT_TRUE(copier.Copy(std::span(weights).subspan(static_cast<size_t>(row * kCols), kCols), codes, kept, copied));
+          const DeciderView& view = (*loaded)->view;
+          EXPECT_EQ(view.of_rows[row], copied) << row;
+          EXPECT_TRUE(std::equal(codes.begin(), codes.end(), view.CodesOf(row))) << row;
+          EXPECT_TRUE(std::equal(kept.begin(), kept.end(), view.kept + row * 3)) << row;
+        }
+        EXPECT_GT((*loaded)->view.axes_norm, 0);
+      }
+    }
+  }
+}
+
+TEST_F(DeciderStoreTest, AStoreGetsCopiesLaterAndKeepsThem) {
+  Make("opt", DType::kBF16);
+  ASSERT_TRUE(PrepareBundles().ok());
+  const auto without = Contents(store_);
+  ASSERT_TRUE(PrepareBlockStore(model_, store_, WithCopies(5)).ok());
+  const auto with = Contents(store_);
+  EXPECT_NE(with, without);
+  EXPECT_TRUE(PrepareBlockStore(model_, store_, WithCopies(5))->was_complete);
+  EXPECT_TRUE(PrepareBundles()->was_complete) << "a call that asks for no copies keeps them";
+  fs::resize_file(InStore("bundles_0001.safetensors"), 9000);
+  const absl::Status again = PrepareBlockStore(model_, store_, WithCopies(5)).status();
+  ASSERT_TRUE(again.ok()) << again;
+  EXPECT_EQ(Contents(store_), with);
+  fs::resize_file(InStore("bundles_0001.safetensors"), 9000);
+  ASSERT_TRUE(PrepareBundles().ok()) << "its file is recognised although it would be written otherwise";
+  EXPECT_NE(Open()->OfLayer(0)->decider(), nullptr) << "it was whole";
+  EXPECT_EQ(Open()->OfLayer(1)->decider(), nullptr);
+  ASSERT_TRUE(PrepareBlockStore(model_, store_, WithCopies(8)).ok());
+  EXPECT_EQ(Open()->OfLayer(0)->decider()->shape.bits, 8) << "other copies replace those that were there";
+  EXPECT_TRUE(VerifyBlockStore(store_).ok());
+}
+
+TEST_F(DeciderStoreTest, ADamagedCopyIsFoundAndLayersWithoutProofsHaveNone) {
+  Make("llama", DType::kBF16);
+  Poke(1, TensorRole::kGate, TensorPart::kWeight, 37, std::numeric_limits<float>::infinity());
+  ASSERT_TRUE(PrepareBlockStore(model_, store_, WithCopies(6)).ok());
+  EXPECT_EQ(Open()->OfLayer(1), nullptr);
+  const LayerBundles layer = *Open()->OfLayer(0);
+  for (const BundleTensor& part : layer.decider()->parts) {
+    Flip("bundles_0000.safetensors", part.offset + part.bytes / 2);
+    EXPECT_TRUE(absl::IsDataLoss(Open()->OfLayer(0)->LoadDecider().status())) << part.offset;
+    EXPECT_FALSE(VerifyBlockStore(store_).ok());
+    Flip("bundles_0000.safetensors", part.offset + part.bytes / 2);
+  }
+  EXPECT_TRUE(layer.LoadDecider().ok());
+  fs::remove_all(store_);
+  PrepareOptions narrow = WithCopies(6);
+  narrow.decider_copies[0] = std::make_shared<RowCopier>(RowCopier::Create(63, 6, {.mean = std::vector<float>(63)}).value());
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, store_, narrow).status().message()), HasSubstr("has 63 columns and 0 directions"));
+  Make("llama", DType::kBF16, Quantization{.bits = 4, .group_size = 32});
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, store_, WithCopies(6)).status().message()), HasSubstr("layer 0 are packed"));
+}
+
 // ---- Damage
 
 TEST_F(BundleStoreTest, AFlippedBitIsFoundAndNamedByFileLayerAndNeuron) {
@@ -425,6 +532,19 @@ TEST_F(BundleStoreTest, AManifestThatDoesNotFitItsFilesIsRefused) {
     if (file["name"] == "bundles_0000.safetensors") file["bytes"] = 4096;
   }
   EXPECT_FALSE(refused(manifest).empty());
+}
+
+TEST_F(BundleStoreTest, AFolderSaysWhichLayersHaveBundles) {
+  Make("opt", DType::kF32);
+  EXPECT_EQ(NeuronFilesIn(model_), NeuronFiles()) << "a checkpoint has none";
+  EXPECT_EQ(NeuronFilesIn("/nowhere"), NeuronFiles());
+  ASSERT_TRUE(PrepareBundles().ok());
+  const NeuronFiles files = NeuronFilesIn(store_);
+  ASSERT_EQ(std::ssize(files.bundles), Open()->layers().size());
+  for (size_t i = 0; i < files.bundles.size(); ++i) EXPECT_EQ(files.bundles[i], HeldBundles{.layer = static_cast<int32_t>(i)});
+  EXPECT_THAT(files.predictor, IsEmpty());
+  fs::resize_file(Open()->layers().front().path(), 100);
+  EXPECT_EQ(NeuronFilesIn(store_), NeuronFiles()) << "a damaged file counts as none";
 }
 
 }  // namespace

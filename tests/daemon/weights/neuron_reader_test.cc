@@ -83,7 +83,7 @@ class NeuronReaderTest : public ::testing::Test {
       const std::byte* part = slots_.data() + static_cast<int64_t>(i) * slot_bytes_ + reader.OffsetInSlot(layer, neurons[i]);
       if (gated) {
         EXPECT_EQ(std::memcmp(part, up.data() + neurons[i] * hidden * 4, static_cast<size_t>(hidden * 4)), 0) << "up of " << neurons[i];
-        part += reader.stride(layer);
+        part += reader.layout(layer).part_stride;
       }
       for (int64_t out = 0; out < hidden; ++out)
         ASSERT_EQ(std::memcmp(part + out * 4, down.data() + (out * 90 + neurons[i]) * 4, 4), 0) << "down of " << neurons[i] << ", " << out;

@@ -117,6 +117,17 @@ TEST(PlantedNeuronsTest, AboutThreePercentAreActiveAndAPredictorIsAsGoodAsThePap
   EXPECT_THAT(StatisticsText(*statistics), HasSubstr("new in a token, window of 5"));
 }
 
+TEST(PlantedNeuronsTest, AWidthWithFewWalshFunctionsHasFewerDirections) {
+  EXPECT_EQ(PlantedCoordinates(std::vector<float>(4544)).size(), 63u) << "Falcon 7B: 64 * 71";
+  MakeModelOptions options = PlantedOpt(1136);  // 16 * 71
+  options.config.num_heads = options.config.num_kv_heads = 71;
+  EXPECT_EQ(PlantedCoordinates(std::vector<float>(1136)).size(), 15u);
+  const absl::StatusOr<PlantedStatistics> statistics = MeasurePlantedNeurons(options);
+  ASSERT_TRUE(statistics.ok()) << statistics.status();
+  EXPECT_NEAR(statistics->active.one, 0.03, 0.01);
+  EXPECT_LT(statistics->active.fresh, 0.75 * statistics->active.one) << "neurons of recent tokens return";
+}
+
 TEST(PlantedNeuronsTest, WhatCannotBePlantedIsRefused) {
   TempDir dir;
   const auto error = [&](const MakeModelOptions& options) { return std::string(MakeModel(options, dir.path()).message()); };
@@ -126,7 +137,7 @@ TEST(PlantedNeuronsTest, WhatCannotBePlantedIsRefused) {
   EXPECT_THAT(error(options), HasSubstr("need the family opt, not llama"));
   options = PlantedOpt(64);
   options.config.hidden_size = 48;
-  EXPECT_THAT(error(options), HasSubstr("such as 256, 1024 or 4096, not 48"));
+  EXPECT_THAT(error(options), HasSubstr("such as 256, 1024, 4096 or 4544, not 48"));
   options = PlantedOpt(64);
   options.config.quantization = Quantization{.bits = 4, .group_size = 32};
   EXPECT_THAT(error(options), HasSubstr("leave out --bits"));

@@ -7,11 +7,13 @@
 #include "coordinator/serving/cluster_run.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/rpc/device_server.h"
+#include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/hosting/kv_on_host.h"
+#include "planner/plan/sparse_parts.h"
 #include "tests/daemon/rpc/keep_callback_threads.h"
 #include "tests/integration/stage/spilling_plans.h"
 
@@ -26,10 +28,14 @@ constexpr int kDevices = 5;  // that random plans use
 
 class PlanChangeTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    MakeModelOptions options = OptionsOf({.name = "llama_bf16", .quantization = std::nullopt});
+  void SetUp() override { Start(OptionsOf({.name = "llama_bf16", .quantization = std::nullopt}), /*bundles=*/false); }
+
+  // Devices have the model, with bundles if they are asked for.
+  void Start(MakeModelOptions options, bool bundles) {
     options.config.max_positions = 2 * kLongContext;
     ASSERT_TRUE(MakeModel(options, dir_ / "model").ok());
+    const std::string folder = bundles ? dir_ / "store" : dir_ / "model";
+    if (bundles) ASSERT_TRUE(PrepareBlockStore(dir_ / "model", folder, {.bundles = true}).ok());
     const auto checkpoint = Checkpoint::Open(dir_ / "model");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     const auto spec = checkpoint->BuildModelSpec();
@@ -43,7 +49,7 @@ class PlanChangeTest : public ::testing::Test {
     for (int d = 0; d < kDevices; ++d) {
       DeviceServer::Options device;
       device.health.name = std::string(1, static_cast<char>('a' + d));
-      device.plans.weights = dir_ / "model";
+      device.plans.weights = folder;
       device.plans.make_stage = MakeEngineStages({.num_threads = 1});
       absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(device);
       ASSERT_TRUE(server.ok()) << server.status();
@@ -157,6 +163,27 @@ TEST_F(PlanChangeTest, KvOfARequestThatHasEndedIsUsedUnderTheNextPlan) {
     EXPECT_EQ(answers[2].hash, turn.hash);
     ASSERT_TRUE(client_->Unload().ok());
   }
+}
+
+class SparsePlanChangeTest : public PlanChangeTest {
+ protected:
+  void SetUp() override {
+    Start(OptionsOf({.name = "opt_bf16", .family = "opt", .activation = Activation::kRelu, .head_dim = 24}), /*bundles=*/true);
+  }
+};
+
+// The next plan has other sparse MLPs, with other rows, or none. Memory for neurons begins anew.
+TEST_F(SparsePlanChangeTest, SoItDoesFromSparseMlpsAndToThem) {
+  int from_sparse = 0, to_sparse = 0;
+  for (uint64_t seed = 1; seed <= 15 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Plan first = RandomPlan(spec_, seed, {.sparse = seed % 3 != 0}).Draw(),
+               next = RandomPlan(spec_, seed + 1000, {.sparse = seed % 3 != 1}).Draw();
+    from_sparse += HasSparseParts(first), to_sparse += HasSparseParts(next);
+    Run(first, next, 1 + static_cast<int64_t>(seed) % (kTokens - 6), references_);
+  }
+  EXPECT_GT(from_sparse, 5);
+  EXPECT_GT(to_sparse, 5);
 }
 
 TEST_F(PlanChangeTest, SoItDoesFromDisksAndHostsAndToThem) {

@@ -26,10 +26,11 @@ struct Reference {
   uint64_t hash = 0;
 };
 
-inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size_t new_tokens = kNewTokens, int64_t context = kContext) {
+inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size_t new_tokens = kNewTokens, int64_t context = kContext,
+                       const std::string& numerics = "auto") {
   constexpr size_t kChunk = 64;
   Reference reference{.prompt = std::move(prompt)};
-  const auto model = OpenReference(dir, {.chunk = kChunk}, context);
+  const auto model = OpenReference(dir, {.chunk = kChunk, .numerics = numerics}, context);
   EXPECT_TRUE(model.ok()) << model.status();
   if (!model.ok()) return reference;
   EXPECT_TRUE((*model)->StartSequence(0, context).ok());
@@ -62,9 +63,10 @@ class RandomPlan {
     int64_t prompt = 32;
     int most_chunk = 24;
     int32_t state_snapshots = 0;
-    bool evicts = false;   // nothing streams, and only few positions keep KV
-    bool demands = false;  // experts load on demand
-    bool sparse = false;   // MLPs of some layers are sparse; the folder has bundles of all
+    bool evicts = false;                     // nothing streams, and only few positions keep KV
+    bool demands = false;                    // experts load on demand
+    bool sparse = false;                     // MLPs of some layers are sparse; the folder has bundles of all
+    std::vector<DeciderForm> deciders = {};  // by layer, copies of deciders in the bundles; some sparse MLPs use them
   };
   RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
   RandomPlan(const ModelSpec& spec, uint64_t seed, const Shape& shape) : spec_(spec), shape_(shape), random_(seed) {}
@@ -89,6 +91,7 @@ class RandomPlan {
     for (int64_t layer = 0; shape_.sparse && layer < spec_.config.num_layers(); ++layer)
       request.neuron_rows.push_back(Below(4) == 0 ? 0 : 1 + Below(static_cast<int>(spec_.config.layer(layer).intermediate_size)));
     if (shape_.sparse) request.window_masks = 1 + Below(8);
+    for (const DeciderForm& form : shape_.deciders) request.deciders.push_back(Below(4) == 0 ? DeciderForm() : form);
     request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.retained_positions - kPageTokens) : shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);

@@ -13,8 +13,10 @@
 #include "gtest/gtest.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/sparse_parts.h"
 #include "tests/cases.h"
 #include "tests/integration/fake_machine.h"
+#include "tests/integration/made_copies.h"
 #include "tests/integration/stage/stage_orders.h"
 
 namespace lime {
@@ -73,14 +75,18 @@ class StagePressure : public ::testing::Test {
     }
   }
 
-  // On one device, two sequences; all in memory, except experts: each layer has these places.
-  Plan WithPlaces(int64_t places) const {
+  // On one device, two sequences; all in memory, except experts: each layer has these places. Or MLPs are
+  // sparse, with these rows of neurons in each layer, and with these copies of deciders.
+  Plan WithPlaces(int64_t places, int64_t neuron_rows = 0, const std::vector<DeciderForm>& deciders = {}) const {
     ClusterDevice device{.name = "a", .budget = 64 * kGiB};
     device.profile.read_bytes_per_second = 10e9;
     device.profile.flops = 1e11;
     device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
-    const PlanRequest request{
+    PlanRequest request{
         .context = kContext, .sequences = 2, .batches = {2}, .prompt_tokens = 32, .chunks = {12}, .ahead_places = 2, .unit_places = places};
+    if (neuron_rows > 0) request.ahead_places = 0, request.window_masks = kUsualWindowMasks;
+    if (neuron_rows > 0) request.neuron_rows.assign(static_cast<size_t>(spec_.config.num_layers()), neuron_rows);
+    request.deciders = deciders;
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, {&device, 1}, request);
     EXPECT_TRUE(problem.ok()) << problem.status();
     PlanChoice choice{.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}, .batch = 2};
@@ -90,7 +96,24 @@ class StagePressure : public ::testing::Test {
     return plan.ok() ? *std::move(plan) : Plan{};
   }
   // Bytes of the places that may go.
-  Bytes PlacesOf(const Plan& plan) const { return PlacesToShed(plan, 0, spec_.config.experts->per_token).most(); }
+  Bytes PlacesOf(const Plan& plan) const {
+    return PlacesToShed(plan, 0, spec_.config.experts ? spec_.config.experts->per_token : 0).most();
+  }
+
+  // A store with bundles of a ReLU model. `copies`: null, or gets the copies of deciders in them.
+  void OpenSparse(const TempDir& dir, MakeModelOptions options, std::vector<DeciderForm>* copies = nullptr) {
+    options.config.activation = Activation::kRelu;
+    ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+    if (copies != nullptr) {
+      absl::StatusOr<std::vector<DeciderForm>> made = PrepareWithCopies(dir / "model", dir / "store");
+      ASSERT_TRUE(made.ok()) << made.status();
+      *copies = *std::move(made);
+    } else {
+      const auto prepared = PrepareBlockStore(dir / "model", dir / "store", {.bundles = true});
+      ASSERT_TRUE(prepared.ok()) << prepared.status();
+    }
+    ASSERT_NO_FATAL_FAILURE(Open(dir / "store", 200));
+  }
 
   std::string dir_;
   ModelSpec spec_;
@@ -282,6 +305,74 @@ TEST_F(StagePressure, TheSystemHasTheMemoryOfPlacesUntilTheyComeBack) {
   const Bytes low = ProcessResidentBytes();
   machine.SetAvailable(kPlenty);
   AwaitThat([&] { return ProcessResidentBytes() > low + places / 2; }, "places come back with their memory while nobody computes");
+}
+
+TEST_F(StagePressure, RowsOfNeuronsGoAndComeBackAndLeaveTheBitsOfTheModelByItself) {
+  enum class Kind { kDense, kPacked, kCertified };
+  for (const Kind kind : {Kind::kDense, Kind::kPacked, Kind::kCertified}) {
+    const bool packed = kind == Kind::kPacked;
+    TempDir dir;
+    MakeModelOptions options;
+    options.config.hidden_size = 128;
+    options.config.intermediate_size = 512;
+    if (packed) options.config.quantization = Quantization{4, 64};
+    references_.clear();
+    std::vector<DeciderForm> copies;
+    ASSERT_NO_FATAL_FAILURE(OpenSparse(dir, options, kind == Kind::kCertified ? &copies : nullptr));
+    const Plan plan = WithPlaces(0, 400, copies);
+    const Bytes rows = PlacesOf(plan);
+    ASSERT_GT(rows, 0);
+    FakeMachine machine;
+    StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+    ASSERT_TRUE(cluster.ok());
+    StageEngine& engine = cluster.engine(0);
+    const std::vector<Reference> requests = Requests(plan);
+    for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
+    if (packed) {  // memory runs out while the prompt copies neurons
+      AwaitThat([&] { return engine.stats().neurons_copied > 0; }, "the prompt copies neurons");
+      machine.SetAvailable(kNothing);
+    }
+    for (int token = 0; token + 1 < kTokens; ++token) {
+      const Bytes before = engine.stats().shed;
+      OrderToken(cluster, plan, requests, token);
+      if (token == 4 || token == 20) machine.SetAvailable(kNothing);  // in the middle of a step
+      if (token == 16 || token == 32) machine.SetAvailable(kPlenty);
+      if (token % 4 == 0) cluster.AwaitSteps();
+      if (token == 4 || token == 20) AwaitThat([&] { return engine.stats().shed >= rows; }, "all rows that may go are gone");
+      if (token == 16 || token == 32)
+        AwaitThat([&] { return engine.stats().shed <= before - rows; }, "rows come back while nobody computes");
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectBits(cluster, plan));
+    const DeviceStatistics stats = engine.stats();
+    EXPECT_GT(stats.pressure_events, 0);
+    EXPECT_GT(stats.neurons_loaded, 0);
+    EXPECT_GT(stats.neurons_computed, stats.neurons_loaded) << "rows that stay are of use";
+    EXPECT_GT(stats.neurons_copied, 0);
+  }
+}
+
+TEST_F(StagePressure, TheSystemHasTheMemoryOfNeuronsUntilTheyComeBack) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.num_layers = 2;
+  options.config.hidden_size = 512;
+  options.config.num_heads = 8;
+  options.config.intermediate_size = 4096;
+  ASSERT_NO_FATAL_FAILURE(OpenSparse(dir, options));
+  const Plan plan = WithPlaces(0, 4096);
+  const Bytes rows = PlacesOf(plan);
+  ASSERT_GT(rows, 20 * kMiB);
+  FakeMachine machine;
+  StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+  ASSERT_TRUE(cluster.ok());
+  const Bytes before = ProcessResidentBytes();
+  machine.SetAvailable(kNothing);
+  AwaitThat([&] { return ProcessResidentBytes() < before - 3 * rows / 4; }, "the system has it");
+  EXPECT_GE(cluster.engine(0).stats().shed, rows);
+  const Bytes low = ProcessResidentBytes();
+  machine.SetAvailable(kPlenty);
+  AwaitThat([&] { return ProcessResidentBytes() > low + rows / 2; }, "rows come back with their memory while nobody computes");
+  EXPECT_LE(ProcessResidentBytes(), before + rows / 8) << "no more than there was";
 }
 
 // A stage that has left gives its blocks to the next plan only where they are still whole.
