@@ -66,9 +66,11 @@ void AnswerFollower::ReadThinking(char byte) {
 void AnswerFollower::ReadContent(char byte, std::string_view behind) {
   AppendAtMost(kMaxStartBytes, byte, seen_);
   if (content_bytes_ > 0 || !IsBlank(byte)) ++content_bytes_;
+  const bool counts = squeezed_.Push(byte);
   for (const AnswerStart& start : format_->starts) {
-    if (!seen_.ends_with(start.text) || (start.at_start && content_bytes_ != start.text.size())) continue;
-    if (Begin(start, behind)) return;
+    const bool is_there = start.squeezed.empty() ? seen_.ends_with(start.text) && (!start.at_start || content_bytes_ == start.text.size())
+                                                 : counts && squeezed_.text() == start.squeezed;
+    if (is_there && Begin(start, behind)) return;
   }
 }
 

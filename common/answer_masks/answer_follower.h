@@ -44,6 +44,7 @@ class AnswerFollower {
   std::optional<Matcher> matcher_;
   std::string seen_;          // the newest bytes, as many as count
   size_t content_bytes_ = 0;  // behind the blanks that it begins with
+  SqueezedJson squeezed_;     // the content
 };
 
 }  // namespace lime::json_schema

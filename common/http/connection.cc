@@ -132,6 +132,10 @@ bool HttpConnection::wants_bytes() const {
   return phase_ != Phase::kAnswering || static_cast<int64_t>(input_.size()) < limits_.read_ahead;
 }
 
+bool HttpConnection::wants_look() const {
+  return phase_ == Phase::kAnswering && answer_ != Answer::kComplete && !eof_ && !wants_bytes();
+}
+
 bool HttpConnection::wants_shutdown() const {
   return phase_ == Phase::kClosing && !unsent();
 }

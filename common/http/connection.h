@@ -78,7 +78,10 @@ class HttpConnection {
   // The next bytes to send; valid until OnWritten. OnWritten says how many of them the socket took.
   std::string_view ToWrite();
   void OnWritten(size_t bytes, absl::Time now);
-  bool wants_bytes() const;     // reading goes on
+  bool wants_bytes() const;  // reading goes on
+  // An answer is made, and reading pauses because read_ahead is full. The end of the client stays
+  // behind its bytes then: look for it otherwise, and call OnEof.
+  bool wants_look() const;
   bool wants_shutdown() const;  // all is sent: close the sending direction
   bool closed() const { return phase_ == Phase::kClosed; }
   bool abortive() const { return abortive_; }  // closed: drop what the socket still holds

@@ -1,6 +1,7 @@
 #include "common/http/http_server.h"
 
 #include <openssl/ssl.h>
+#include <poll.h>
 
 #include <array>
 #include <atomic>
@@ -29,6 +30,7 @@ using asio::ip::tcp;
 using Error = boost::system::error_code;
 
 constexpr size_t kReadBytes = 16 * 1024;
+constexpr absl::Duration kLookEvery = absl::Milliseconds(250);    // for the end of a client that is not read
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);  // while descriptors are missing
 
 // The time of day that never goes back: that at which the process asked first, and the steady clock.
@@ -59,6 +61,13 @@ HttpConnection::Ends EndsOf(const tcp::socket& socket) {
   return {.local = AddressOf(local), .remote = AddressOf(remote)};
 }
 
+// Whether the client has closed its sending direction or reset the connection, even if the kernel
+// still has bytes of it.
+bool HasLeft(tcp::socket& socket) {
+  pollfd look{.fd = socket.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&look, 1, /*timeout=*/0) > 0;
+}
+
 // What sessions need of the server.  Thread: that of the loop.
 class Sessions {
  public:
@@ -72,7 +81,8 @@ class Sessions {
 // A socket, its timer, and the connection that decides what they do.
 //
 // Invariant: at most one read and one write are pending, and a read is pending whenever the
-// connection wants bytes, so that the end of the client is seen at once.
+// connection wants bytes, so that the end of the client is seen at once. While the connection reads
+// nothing, its timer looks for that end.
 class Session final : public std::enable_shared_from_this<Session>, private HttpConnection::Owner {
  public:
   Session(uint64_t id, Sessions& sessions, tcp::socket socket, const HttpServer::Options& options, asio::ssl::context* tls)
@@ -193,7 +203,8 @@ class Session final : public std::enable_shared_from_this<Session>, private Http
   }
 
   void SetDeadline() {
-    const absl::Time deadline = ready_ ? connection_.deadline() : handshake_until_;
+    absl::Time deadline = ready_ ? connection_.deadline() : handshake_until_;
+    if (ready_ && connection_.wants_look()) deadline = std::min(deadline, Now() + kLookEvery);
     if (deadline == absl::InfiniteFuture() || timer_at_ <= deadline) return;  // an early timer looks again
     timer_at_ = deadline;
     SetTimer(timer_, deadline);
@@ -201,6 +212,7 @@ class Session final : public std::enable_shared_from_this<Session>, private Http
       if (error) return;
       self->timer_at_ = absl::InfiniteFuture();
       self->Handle([&] {
+        if (self->ready_ && self->connection_.wants_look() && HasLeft(self->socket_)) return self->connection_.OnEof(Now());
         if (self->ready_) return self->connection_.OnTime(Now());
         if (Now() >= self->handshake_until_) self->connection_.OnReset(Now());
       });

@@ -55,6 +55,12 @@ class FormatReader {
     AnswerStart start;
     LIME_ASSIGN_OR_RETURN(start.text, ReadText(json, "text"));
     if (const auto at_start = json.find("at_start"); at_start != json.end()) start.at_start = *at_start == true;
+    if (const auto any = json.find("any_blanks"); any != json.end() && *any == true) {
+      if (!start.at_start) return Wrong("any_blanks needs at_start");
+      SqueezedJson squeezed;
+      for (const char byte : start.text) squeezed.Push(byte);
+      start.squeezed = squeezed.text();
+    }
     if (const auto frame = json.find("frame_bytes"); frame != json.end()) {
       if (!frame->is_number_unsigned() || frame->get<uint64_t>() > start.text.size())
         return Wrong("frame_bytes is no number, or more than its text has");
@@ -162,6 +168,14 @@ class FormatReader {
 
 std::string_view FrameOf(const AnswerStart& start) {
   return std::string_view(start.text).substr(start.text.size() - start.frame_bytes);
+}
+
+bool SqueezedJson::Push(char byte) {
+  const bool is_blank = byte == ' ' || byte == '\n' || byte == '\r' || byte == '\t';
+  if (is_blank && !in_string_) return false;
+  if (byte == '"') in_string_ = !in_string_;  // no start has an escape
+  if (text_.size() <= kMaxStartBytes) text_.push_back(byte);
+  return true;
 }
 
 absl::StatusOr<AnswerFormatPtr> CompileFormat(std::string_view format, const GrammarOptions& options) {

@@ -26,6 +26,8 @@
 //   text         the answer begins behind it. But its last "frame_bytes" bytes (0 if not said) are
 //                the first ones of the answer.
 //   at_start     it counts only as the beginning of the content, behind blanks
+//   any_blanks   of a start with at_start, which is the beginning of JSON: blanks outside of strings
+//                do not count, so that {"name":" and { "name" : " are the same start
 //   thinking     "inside": the prompt has opened <think>. "open": the text may begin with it,
 //                behind blanks. Starts before </think> do not count. Not said: no thinking.
 //
@@ -52,9 +54,25 @@ struct AnswerStart {
   std::string text;
   bool at_start = false;
   size_t frame_bytes = 0;
+  // With any_blanks: the text without its blanks outside of strings. Else empty.
+  std::string squeezed;
 };
 // The last bytes of its text that belong to the answer.
 std::string_view FrameOf(const AnswerStart& start);
+
+// The beginning of JSON without its blanks outside of strings, byte by byte.
+class SqueezedJson {
+ public:
+  SqueezedJson() { text_.reserve(kMaxStartBytes + 1); }
+
+  // False if the byte is such a blank.
+  bool Push(char byte);
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;  // at most kMaxStartBytes + 1, since no start is longer
+  bool in_string_ = false;
+};
 
 enum class Thinking : uint8_t {
   kOff,     // all text is content

@@ -26,6 +26,16 @@ ApiError Unavailable(std::string_view code, std::string message) {
   return Of(503, "server_error", code, std::move(message));
 }
 
+int SecondsToRetry(double predicted) {
+  return std::isfinite(predicted) ? static_cast<int>(std::clamp(std::ceil(predicted), 1.0, 60.0)) : 60;
+}
+
+ApiError RateLimit(std::string message, int seconds) {
+  ApiError error = Of(429, "rate_limit_error", "rate_limit_exceeded", std::move(message));
+  error.headers = {{"Retry-After", absl::StrCat(seconds)}};
+  return error;
+}
+
 }  // namespace
 
 std::string OpenAiErrorJson(const ApiError& error) {
@@ -153,11 +163,12 @@ ApiError HeadersTooLarge() {
 }
 
 ApiError QueueFull(int64_t waiting, double predicted_seconds) {
-  const int seconds = std::isfinite(predicted_seconds) ? static_cast<int>(std::clamp(std::ceil(predicted_seconds), 1.0, 60.0)) : 60;
-  ApiError error = Of(429, "rate_limit_error", "rate_limit_exceeded",
-                      absl::StrCat("The queue is full: ", waiting, " requests wait; try again in ", seconds, " s."));
-  error.headers = {{"Retry-After", absl::StrCat(seconds)}};
-  return error;
+  const int seconds = SecondsToRetry(predicted_seconds);
+  return RateLimit(absl::StrCat("The queue is full: ", waiting, " requests wait; try again in ", seconds, " s."), seconds);
+}
+
+ApiError NoSchemaMemory(std::string_view what, double predicted_seconds) {
+  return RateLimit(absl::StrCat("No memory for the schema: ", Text(what), "."), SecondsToRetry(predicted_seconds));
 }
 
 ApiError ServerError(std::string_view what) {

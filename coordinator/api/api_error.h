@@ -77,10 +77,12 @@ ApiError RequestTooLarge(int64_t max_bytes);                                 // 
 ApiError UnsupportedMediaType(std::string_view content_type);                // 415
 ApiError HeadersTooLarge();                                                  // 431
 ApiError QueueFull(int64_t waiting, double predicted_seconds);               // 429
-ApiError ServerError(std::string_view what);                                 // 500
-ApiError Loading();                                                          // 503
-ApiError Draining();                                                         // 503
-ApiError QueueTimeout(double seconds);                                       // 503
-ApiError ClusterUnavailable(std::string_view device);                        // 503
+// `what`: the end of a sentence.
+ApiError NoSchemaMemory(std::string_view what, double predicted_seconds);  // 429
+ApiError ServerError(std::string_view what);                               // 500
+ApiError Loading();                                                        // 503
+ApiError Draining();                                                       // 503
+ApiError QueueTimeout(double seconds);                                     // 503
+ApiError ClusterUnavailable(std::string_view device);                      // 503
 
 }  // namespace lime

@@ -98,6 +98,9 @@ struct ApiRequest {
 
   bool ignore_eos = false;
   bool hash_logits = false;
+  // Of a scored prompt: the bytes of LogitsHash::State with which its hash begins, not checked; empty:
+  // a new hash. The answer has the state behind it. nullopt: nobody asks for it.
+  std::optional<std::string> hash_state;
   bool return_token_ids = false;
   bool cache_prompt = true;
 

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
@@ -155,6 +156,9 @@ void ReadUsage(const Fields& usage, AnswerReport& report) {
 
 void ReadLime(const Fields& lime, AnswerReport& report) {
   lime.ReadInteger("seed", report.seed);
+  std::string hash_state;
+  lime.Read("hash_state", hash_state);
+  if (!absl::Base64Unescape(hash_state, &report.hash_state)) lime.Wrong("hash_state", "base64");
   lime.Read("numerics_id", report.numerics_id);
   lime.ReadInteger("plan_epoch", report.plan_epoch);
   lime.ReadInteger("recoveries", report.recoveries);

@@ -1,5 +1,6 @@
 #include "coordinator/client/request_body.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/api/requests/chat_messages.h"
 #include "planner/base/json_text.h"
@@ -61,6 +62,7 @@ std::string CompletionBody(const ApiRequest& request) {
     std::visit([&](const auto& text) { body["prompt"].push_back(text); }, prompt);
   Put(body, "logprobs", request.top_logprobs);
   PutIf(body, "echo", request.echo, true);
+  if (request.hash_state) body["lime"]["hash_state"] = absl::Base64Escape(*request.hash_state);
   return JsonText(body);
 }
 

@@ -27,6 +27,7 @@ AnswerReader::AnswerReader(const ServedModel& model, const Generation& generatio
     : prompts_(generation.prompts),
       prompt_tokens_(generation.prompt_tokens()),
       seed_(generation.seed),
+      has_hash_state_(generation.has_hash_state),
       ends_(generation.requests.size()),
       running_(std::ssize(generation.requests)) {
   for (size_t i = 0; i < generation.requests.size(); ++i) {
@@ -53,6 +54,7 @@ AnswerReport AnswerReader::Report() const {
   AnswerReport report = {.prompt_tokens = prompt_tokens_, .seed = seed_};
   const size_t n = choices_.size() / static_cast<size_t>(prompts_);
   for (size_t i = 0; i < choices_.size(); i += n) report.cached_tokens += ends_[i].cached_tokens;
+  if (has_hash_state_) report.hash_state = ends_.front().hash_state;
   AddTokens(report);
   AddTimes(report);
   return report;

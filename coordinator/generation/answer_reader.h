@@ -48,6 +48,7 @@ class AnswerReader {
   const int64_t prompts_;
   const int64_t prompt_tokens_;
   const uint64_t seed_;
+  const bool has_hash_state_;
   std::vector<std::unique_ptr<ChoiceReader>> choices_;
   std::vector<RequestEnd> ends_;  // without text
   int64_t running_ = 0;           // requests

@@ -1,8 +1,13 @@
 // Tokens of one choice become events: thinking, content, calls, log-probabilities, ids, the end.
 //
 //   token ─► text ─► AnswerSplitter ─┬─► reasoning
-//                                    └─► StopStrings ─► ToolCallParser ─► content, calls
+//                                    └─► ToolCallParser ─┬─► calls
+//                                                        └─► StopStrings ─► content
 //
+// With Generation::divides_late, content waits: </think> without <think> makes it reasoning.
+//
+// So a stop string is one of the content, never of the markup or the arguments of a call. A call
+// divides the content: no stop string reaches across one.
 // Special tokens give text only where they are markup: think tags, marks of harmony, markers of calls.
 #pragma once
 
@@ -22,6 +27,7 @@
 #include "coordinator/text/detokenizer.h"
 #include "coordinator/text/stop_strings.h"
 #include "coordinator/text/tools/answer_splitter.h"
+#include "coordinator/text/tools/thinking.h"
 #include "coordinator/text/tools/tool_call_parser.h"
 
 namespace lime {
@@ -36,7 +42,8 @@ class ChoiceReader {
   // REQUIRES: `model` and `generation` outlive this object.
   ChoiceReader(const ServedModel& model, const Generation& generation, size_t choice, std::function<uint64_t()> random, OnEvent on_event);
 
-  // False if the choice has ended.
+  // False if the choice has ended. An end token behind a call ends it, also if the request goes on
+  // after end tokens (ignore_eos).
   bool OnToken(const ServedToken& token);
   // The request has ended by itself. Does nothing if the choice has ended before.
   void OnEnd(FinishReason reason);
@@ -51,7 +58,7 @@ class ChoiceReader {
  private:
   // A score that goes out with the text of its token, which may still become part of a stop string.
   struct WaitingScore {
-    size_t begin = 0;  // of the token's text, in bytes of the content
+    size_t begin = 0;  // of the token's text, in bytes behind the reasoning
     TokenScore score;
   };
 
@@ -61,12 +68,18 @@ class ChoiceReader {
   void ReleasePromptScore(const cpu::RowScore* behind);
   void EndPrompt();
   bool GivesText(int32_t token) const;
-  void AddScore(const ServedToken& token);
+  void AddScore(const ServedToken& token, bool gives_text);
   void ReleaseScores(bool all);
   void Read(std::string_view text);
   void Deliver(std::string_view reasoning, std::string_view content, bool is_last);
-  void SendContent(std::string_view content);
+  void ReadContent(std::string_view content);
+  void SendContent(std::string_view certain);
+  void DivideLate(std::string_view certain);
+  void ReleaseHeld();
+  std::function<void(std::string_view)> CallTextReader();
+  void OnCallText(std::string_view text);
   void SendCalls();
+  void SendCall(const ToolEvent& event);
   void End(AnswerFinish finish);
 
   const ServedModel& model_;
@@ -88,7 +101,13 @@ class ChoiceReader {
   std::unique_ptr<ToolCallParser> parser_;  // null: calls are content
   ToolEvents calls_;
   int complete_calls_ = 0;
-  size_t content_in_ = 0, content_out_ = 0;  // bytes of content before and behind stops_
+  // With divides_late, until a call begins: content without </think>; and what divides it from then
+  // on.
+  bool holds_;
+  std::string held_;
+  std::unique_ptr<ThinkingSplitter> late_;
+  // Behind the reasoning: bytes that came, and those of them that are no part of a stop string.
+  size_t bytes_in_ = 0, bytes_out_ = 0;
 
   bool ended_ = false;
   uint64_t logits_hash_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/sampling/logits_hash.h"
 #include "coordinator/generation/mask_format.h"
 #include "coordinator/generation/prompts.h"
 #include "coordinator/text/tools/harmony_header.h"
@@ -59,6 +60,7 @@ class Preparation {
       : model_(model), endpoint_(endpoint), request_(request), input_(input), param_(PromptField(endpoint)) {}
 
   ApiResult<Generation> Run() {
+    if (std::optional<ApiError> error = CheckHashState()) return *std::move(error);
     if (std::optional<ApiError> error = ReadPrompts()) return *std::move(error);
     FillReading();
     if (std::optional<ApiError> error = ReadTools()) return *std::move(error);
@@ -70,6 +72,14 @@ class Preparation {
 
  private:
   bool scores_prompt() const { return request_.max_tokens == 0 || (request_.echo && request_.top_logprobs); }
+  // A device gives the plan up at a state with which it cannot continue.
+  std::optional<ApiError> CheckHashState() const {
+    if (request_.hash_state.value_or("").empty()) return std::nullopt;
+    const absl::Status status = LogitsHash::Continue(*request_.hash_state).status();
+    if (status.ok()) return std::nullopt;
+    return InvalidValue("lime.hash_state", absl::StrCat(status.message(), "; send the one of the last answer, or an empty text"));
+  }
+
   // A prompt of so many ids leaves room for an answer.
   int64_t MostIds() const { return model_.context() - (request_.max_tokens == 0 ? 0 : 1); }
 
@@ -111,6 +121,8 @@ class Preparation {
     made_.stop = request_.stop;
     made_.return_token_ids = request_.return_token_ids;
     made_.has_scores = request_.top_logprobs.has_value();
+    made_.has_hash_state = request_.hash_state.has_value();
+    made_.scores_ends = endpoint_ == Endpoint::kCompletions;
     for (const Prompt& prompt : prompts_) {
       if (request_.echo) made_.echoed.push_back(prompt.text);
       const int64_t offset = made_.has_scores && !request_.echo ? CharactersOf(prompt.text) : 0;
@@ -130,22 +142,29 @@ class Preparation {
         tools, request_.format, {.tool_format = model_.tool_format(), .thinking = made_.thinking, .format_param = FormatField(endpoint_)});
     if (!format.ok()) return format.error();
     format_ = *std::move(format);
+    made_.divides_late = made_.thinking == Start::kOpen && !request_.stream && !IsHeld();
     made_.format_param = tools.choice.mode != ToolChoice::Mode::kNone ? "tools" : FormatField(endpoint_);
     made_.calls = {.reads = tools.choice.mode != ToolChoice::Mode::kNone,
                    .format = model_.tool_format(),
                    .functions = std::move(tools.functions),
-                   .parallel = request_.parallel_tool_calls};
+                   .parallel = request_.parallel_tool_calls,
+                   .unmasked = tools.choice.mode != ToolChoice::Mode::kNone && format_.empty()};
     return std::nullopt;
   }
+
+  // The answer is held to calls or a schema.
+  bool IsHeld() const { return request_.tool_choice.Forces() || request_.format.kind != AnswerFormat::Kind::kText; }
 
   ServingRequest RequestOf(const std::vector<int32_t>& prompt) const {
     ServingRequest request = {.prompt = prompt};
     const int64_t left = model_.context() - std::ssize(prompt);
     request.max_new_tokens = std::min(request_.max_tokens.value_or(model_.MostTokensAfter(std::ssize(prompt))), left);
-    if (!request_.ignore_eos) request.end_tokens = model_.end_tokens();
+    // Its mask allows an end token only where it is over.
+    if (!request_.ignore_eos || IsHeld()) request.end_tokens = model_.end_tokens();
     request.sampling = {.params = ParamsOf(request_.sampling, model_.defaults(), made_.seed),
                         .choice = made_.requests.size(),
-                        .hash_logits = request_.hash_logits};
+                        .hash_logits = request_.hash_logits,
+                        .hash_state = request_.hash_state.value_or("")};
     request.cache_prompt = request_.cache_prompt;
     if (scores_prompt()) request.sampling.score_top = request_.top_logprobs.value_or(0);
     if (request.max_new_tokens > 0) {

@@ -31,6 +31,8 @@ struct CallReading {
   ToolFormat format;
   ToolFunctions functions;
   bool parallel = true;  // false: the answer ends after one call
+  // The schemas of the functions are too long for a mask, so the arguments of calls may be any.
+  bool unmasked = false;
 };
 
 struct Generation {
@@ -43,12 +45,17 @@ struct Generation {
 
   // For the reader, the same for all choices.
   ThinkingSplitter::Start thinking = ThinkingSplitter::Start::kOff;
-  bool divides_harmony = true;    // false: its reasoning is content
+  bool divides_harmony = true;  // false: its reasoning is content
+  // No stream: content is sent at the end of the answer, or before its first call. So if </think>
+  // comes without <think>, the content in front of it can still become reasoning.
+  bool divides_late = false;
   bool shows_think_tags = false;  // also where they are special tokens; and the marks of harmony
   CallReading calls;
   std::vector<std::string> stop;
   bool return_token_ids = false;
   bool has_scores = false;          // log-probabilities
+  bool has_hash_state = false;      // behind a scored prompt, in the report
+  bool scores_ends = false;         // of end tokens, too
   std::vector<std::string> echoed;  // the texts of the prompts, if they stand before the answers
 
   std::vector<int64_t> first_offsets;  // see AnswerHead

@@ -1,5 +1,6 @@
 #include "coordinator/generation/mask_format.h"
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,7 @@ class MaskWriter {
     for (const CallFrame& frame : frames.alternatives) alternatives.push_back(Call(frame));
     Json calls = OneOf(std::move(alternatives));
     if (!frames.one_call) calls = {{"repeat", std::move(calls)}, {"between", frames.separator}};
+    if (frames.ends_may_lack) return Sequence({Optional(frames.opening), std::move(calls), Optional(frames.closing)});
     return Sequence({frames.opening, std::move(calls), frames.closing});
   }
 
@@ -79,6 +81,7 @@ class MaskWriter {
     for (const MaskStart& start : starts) {
       Json written = {{"text", start.text}};
       if (start.at_start) written["at_start"] = true;
+      if (start.any_blanks) written["any_blanks"] = true;
       if (start.frame_bytes > 0) written["frame_bytes"] = start.frame_bytes;
       format["starts"].push_back(std::move(written));
     }
@@ -92,20 +95,30 @@ class MaskWriter {
     return schemas_.size() - 1;
   }
 
+  // Alternatives of one function have one schema.
+  size_t SchemaOf(const ToolFunction& function) {
+    const auto [found, is_new] = functions_.try_emplace(&function, schemas_.size());
+    return is_new ? AddSchema(function.parameters) : found->second;
+  }
+
   Json Call(const CallFrame& frame) {
-    const size_t schema = AddSchema(frame.function->parameters);
+    const size_t schema = SchemaOf(*frame.function);
     if (!frame.by_parameter) return Sequence({frame.prefix, {{"value", schema}}, frame.suffix});
-    std::vector<Json> parts = {frame.prefix};
+    std::vector<Json> parts;
+    if (!frame.outer_prefix.empty()) parts.push_back(Optional(frame.outer_prefix));
+    parts.push_back(frame.prefix);
     for (const ParameterFrame& parameter : frame.parameters) {
       Json value = {{"parameter", parameter.key}, {"of", schema}, {"until", parameter.suffix}};
       Json written = Sequence({parameter.prefix, std::move(value)});
       parts.push_back(parameter.is_required ? std::move(written) : Optional(std::move(written)));
     }
     parts.push_back(frame.suffix);
+    if (!frame.outer_suffix.empty()) parts.push_back(Optional(frame.outer_suffix));
     return Sequence(std::move(parts));
   }
 
   Json schemas_ = Json::array();
+  std::map<const ToolFunction*, size_t> functions_;  // index of the schema
 };
 
 bool IsTooLong(const std::string& format) {

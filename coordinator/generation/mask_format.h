@@ -21,7 +21,8 @@ struct MaskOptions {
 };
 
 // Empty: any tokens. With tool_choice auto and no format, the mask begins where a call does; it is
-// left out if the functions are too long for it, since calls are read without it as well.
+// left out if the functions are too long for it (json_schema::kMaxFormatBytes), since calls are read
+// without it as well.
 // Errors: functions or a schema that cannot be written so. The schemas themselves are checked
 // already (ServedModel::parse_options).
 ApiResult<std::string> MaskFormat(const ToolRequest& tools, const AnswerFormat& format, const MaskOptions& options);

@@ -96,10 +96,17 @@ Samples RatesOfLinks(const ClusterFacts& facts) {
   return samples;
 }
 
+// Before the model is loaded no device is known. One without a name stands for all.
+ClusterFacts WithADevice(ClusterFacts facts) {
+  if (facts.devices.empty()) facts.devices.push_back({.name = "", .state = DeviceFacts::State::kLost});
+  return facts;
+}
+
 }  // namespace
 
-MetricFamilies ClusterMetrics(const ClusterFacts& facts) {
+MetricFamilies ClusterMetrics(ClusterFacts known) {
   using State = DeviceFacts::State;
+  const ClusterFacts facts = WithADevice(std::move(known));
   return {
       GaugeFamily("lime_build_info", "The release, and the orders of sums of the devices' kernels; always 1.", BuildInfo(facts)),
       GaugeFamily("lime_model_info", "The model; always 1.", {{.labels = {{"model", facts.model}}, .value = 1}}),

@@ -6,7 +6,8 @@
 
 namespace lime {
 
-// A value that is not known yet is 0.
-MetricFamilies ClusterMetrics(const ClusterFacts& facts);
+// Every family has a sample. A value that is not known yet is 0; while no device is known, the name
+// of one is empty.
+MetricFamilies ClusterMetrics(ClusterFacts known);
 
 }  // namespace lime

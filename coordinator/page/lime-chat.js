@@ -37,6 +37,7 @@ export class Chat {
   #input = byId('message');
   #turns = [];       // {question, answer} that the next request repeats
   #run = null;       // {abort, turn}: the answer that streams
+  #frame = 0;        // the frame in which the log follows its end, if one is asked for
   #lost = [];        // names of lost devices
   #cluster = {};
 
@@ -130,9 +131,7 @@ export class Chat {
     } catch (error) {
       this.#failed(error, turn, question);
     }
-    const followed = this.#isAtEnd();
-    turn.end(fields.seed, this.#cluster);
-    if (followed) this.#toEnd();
+    this.#grow(() => turn.end(fields.seed, this.#cluster));
     if (turn.text !== '') turns.push({question, answer: turn.text});
     this.#run = null;
     this.#showRunning(false);
@@ -145,9 +144,7 @@ export class Chat {
       if (data === '[DONE]') return;
       const chunk = parsed(data);
       if (chunk.error) throw new Error(chunk.error.message || 'The server could not finish the answer.');
-      const followed = this.#isAtEnd();
-      turn.add(chunk);
-      if (followed) this.#toEnd();
+      this.#grow(() => turn.add(chunk));
     }
     throw new TypeError('the stream has no end');
   }
@@ -174,8 +171,18 @@ export class Chat {
     return message;
   }
 
-  #isAtEnd() {
-    return this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < NEAR_END;
+  // `add` makes the log longer, and the log follows if its end was seen. What is added is laid out
+  // once for each frame, not for each token: the height is asked for when nothing is new, and the
+  // position within the frame, since its reader may have moved until then.
+  #grow(add) {
+    if (this.#frame === 0) {
+      const height = this.#log.scrollHeight;
+      this.#frame = requestAnimationFrame(() => {
+        this.#frame = 0;
+        if (height - this.#log.scrollTop - this.#log.clientHeight < NEAR_END) this.#toEnd();
+      });
+    }
+    add();
   }
 
   #toEnd() {

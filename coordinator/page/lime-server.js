@@ -8,6 +8,7 @@ const SILENCE_MS = 5000;            // events come twice a second
 const POLL_MS = 1000;
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 const HIDDEN_MS = 60e3;             // devices record their spans only while somebody looks
+const TURN_MS = 10;                 // of reading, before input, timers and drawing have their turn
 
 // The server refused the key, or wants one.
 export class Locked extends Error {}
@@ -64,17 +65,33 @@ export class SseParser {
   }
 }
 
-// The events of an answer; `onBytes` is also called for comments.
+// Resolves in another task. A message, because timers of a page in the background are slow.
+const nextTurn = () => new Promise((resolve) => {
+  const {port1, port2} = new MessageChannel();
+  port1.onmessage = () => {
+    port1.close();
+    resolve();
+  };
+  port2.postMessage(null);
+});
+
+// The events of an answer; `onBytes` is also called for comments. read() of bytes that have arrived
+// resolves within the same task: where they come faster than they are used, the page would neither
+// draw nor hear Escape until the last of them, but for the turns in between.
 export async function* eventsOf(response, onBytes = () => {}) {
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
   const parser = new SseParser();
+  let turnBegan = performance.now();
   try {
     for (;;) {
       const {done, value} = await reader.read();
       if (done) return;
       onBytes();
       yield* parser.push(decoder.decode(value, {stream: true}));
+      if (performance.now() - turnBegan < TURN_MS) continue;
+      await nextTurn();
+      turnBegan = performance.now();
     }
   } finally {
     reader.cancel().catch(() => {});

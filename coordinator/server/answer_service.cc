@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "coordinator/api/answers/server_answers.h"
 #include "coordinator/generation/text_answers.h"
 #include "coordinator/server/replies.h"
+#include "coordinator/server/request_log.h"
 #include "coordinator/serving/cluster_run.h"
 
 namespace lime {
@@ -75,8 +75,7 @@ std::optional<ApiResult<std::string>> AnswerService::Listed(const Route& route) 
 void AnswerService::Answer(Exchange& exchange) {
   const ApiResult<ApiRequest> request = ParseRequest(exchange.call().route->endpoint, exchange.body(), parse_options_);
   if (!request.ok()) return exchange.Fail(request.error());
-  if (!request->skipped_tools.empty())
-    exchange.Note(absl::StrCat("skipped tools of the types ", absl::StrJoin(request->skipped_tools, ", ")));
+  if (!request->skipped_tools.empty()) exchange.Note(SkippedToolsNote(request->skipped_tools));
   AnswerText(exchange, *request);
 }
 
@@ -124,6 +123,8 @@ void AnswerService::Generate(Exchange& exchange, const ApiRequest& request) {
         InvalidValue((*generation).prompts == 1 ? "n" : PromptField(endpoint),
                      absl::StrCat("its ", requests.size(), " answers may have ", positions, " positions, but only ", most,
                                   " may run and wait; send fewer prompts in one request, or ask for fewer answers or tokens")));
+  if ((*generation).calls.unmasked)
+    exchange.Note("calls are not held to their schemas, since these are too long together; send fewer tools");
   for (ServingRequest& each : requests) each.cache_group = exchange.call().cache_group;
   const auto answer = std::make_shared<LiveAnswer>(context_, exchange.shared_from_this(), request, *std::move(generation));
   if (const absl::Status started = answer->Start(); !started.ok()) exchange.Fail(Refusal(started, answer->generation(), endpoint));
@@ -136,6 +137,7 @@ ApiError AnswerService::Refusal(const absl::Status& status, const Generation& ge
     options_.observer.OnRejected(Rejection::kDraining);
     return Draining();
   }
+  if (LacksFormatMemory(status)) return NoSchemaMemory(std::string(status.message()), PredictedWaitSeconds());
   if (absl::IsResourceExhausted(status)) {
     if (!Fits(generation)) return InvalidValue(PromptField(endpoint), std::string(status.message()));
     options_.observer.OnRejected(Rejection::kQueueFull);

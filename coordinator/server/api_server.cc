@@ -7,7 +7,6 @@
 #include "coordinator/api/answers/server_answers.h"
 #include "coordinator/page/page_files.h"
 #include "coordinator/server/replies.h"
-#include "planner/base/release.h"
 
 namespace lime {
 namespace {
@@ -170,7 +169,7 @@ void ApiServer::Answer(const HttpRequest& request, const std::shared_ptr<Exchang
     case Endpoint::kClusterEvents:
       return StreamEvents(*exchange);
     case Endpoint::kOllamaVersion:
-      return exchange->Send(JsonReply(OllamaVersionJson(Release())));
+      return exchange->Send(JsonReply(OllamaVersionJson()));
     default:
       break;
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "daemon/machine/worker_thread.h"
@@ -31,8 +32,15 @@ struct LoggedRequest {
   std::string body;                    // only with --log-prompts
 };
 
-// One line without its line feed: a JSON object, or words.
+// One line without its line feed: a JSON object, or words. What a client has sent cannot end the
+// line or steer a terminal: control characters are written as \u and four digits.
 std::string LogLine(const LoggedRequest& request, bool as_json);
+
+// A note that tools of these types were skipped. The types are texts of the client: each different
+// one is quoted once, shortened, at most kMostNamedTypes.
+// REQUIRES: at least one
+inline constexpr size_t kMostNamedTypes = 8;
+std::string SkippedToolsNote(const std::vector<std::string>& types);
 
 // Writes lines on a thread of its own, since a terminal or a pipe may take none for a while.
 //

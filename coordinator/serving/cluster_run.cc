@@ -41,7 +41,7 @@ OrderWriter::Logits ClusterRun::LogitsFor(const RequestSampling& sampling) {
 
 absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id) {
   LIME_ASSIGN_OR_RETURN(const RequestId added, writer_.Add(std::move(request), LogitsFor(sampling), id));
-  asked_.emplace(added, Asked{.sampling = sampling});
+  asked_.emplace(added, Asked{.sampling = sampling, .hash_begins = sampling.hash_state});
   return added;
 }
 
@@ -127,7 +127,8 @@ void ClusterRun::ReserveNews(RecycledQueue<News>& news) const {
   const auto of_a_step = static_cast<size_t>(plan.microbatches) + plan.devices.size();  // tokens, and the step's end on each device
   news.clear();
   news.Reserve((static_cast<size_t>(Flow::kDecodeAhead) + 1) * of_a_step, [&](News& place) {
-    place.tokens.tokens.reserve(rows), place.tokens.logits_hashes.reserve(rows), place.tokens.scores.reserve(rows);
+    place.tokens.tokens.reserve(rows), place.tokens.logits_hashes.reserve(rows);
+    place.tokens.hash_states.reserve(rows), place.tokens.scores.reserve(rows);
   });
 }
 
@@ -215,7 +216,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     const auto found = asked_.find(token.request);
     if (found == asked_.end()) continue;  // an earlier token ended it
     Asked& asked = found->second;
-    if (token.again && !asked.sampling.score_top) {
+    if (token.again && (!asked.sampling.score_top || sampled.position <= asked.position)) {
       CompareLogits(token.request, sampled.position, logits_hash);
       continue;
     }
@@ -228,6 +229,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
                                  .token = sampled.token,
                                  .known = token.again,
                                  .logits_hash = logits_hash,
+                                 .hash_state = news.hash_states[token.index],
                                  .score = score,
                                  .reason = token.reason});
     if (token.reason != FinishReason::kNone) {
@@ -324,7 +326,7 @@ absl::Status ClusterRun::InstallTakingOver(const Change& change, const Devices::
   const auto is_request = [](const OrderWriter::Continued& each) { return each.request.has_value(); };
   if (computed && std::ranges::none_of(continued, is_request))
     return absl::FailedPreconditionError("no request can continue with its KV: the plan begins with too little");
-  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear();
+  ForgetHashes();
   std::vector<KvSequence> sequences;
   for (const OrderWriter::Continued& each : continued) {
     sequences.push_back(each.sequence);
@@ -410,7 +412,8 @@ bool ClusterRun::KvIsLeft(const Plan& next) {
 
 absl::Status ClusterRun::InstallInterrupted(const Plan& plan, const std::atomic<bool>* cancel) {
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Continued> continued, writer_.GoOnInterrupted(NextOrdersFor(plan, cancel)));
-  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.reported_share = 0;
+  ForgetHashes();
+  for (auto& [id, asked] : asked_) asked.reported_share = 0;
   std::vector<KvSequence> sequences;
   int64_t positions = 0;
   for (const OrderWriter::Continued& each : continued) {
@@ -428,7 +431,8 @@ absl::Status ClusterRun::InstallInterrupted(const Plan& plan, const std::atomic<
 // Checks that the requests fit, and computes the levels, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan, const std::atomic<bool>* cancel) {
   LIME_RETURN_IF_ERROR(writer_.Restart(NextOrdersFor(plan, cancel)));
-  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.reported_share = 0;
+  ForgetHashes();
+  for (auto& [id, asked] : asked_) asked.reported_share = 0;
   return Install(plan, {});
 }
 
@@ -472,6 +476,10 @@ void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t log
   const Asked& asked = asked_.at(request);
   if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(reported_bits_, true)) return;
   Say(absl::StrCat("request ", request, ": the logits computed again differ from the earlier ones in some bits"));
+}
+
+void ClusterRun::ForgetHashes() {
+  for (auto& [id, asked] : asked_) asked.sampling.hash_state = asked.hash_begins;
 }
 
 void ClusterRun::Say(const std::string& sentence) const {

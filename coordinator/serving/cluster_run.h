@@ -23,6 +23,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -116,14 +117,15 @@ class ClusterRun {
     int32_t token = 0;
     bool known = false;                    // an id of the prompt of a scored request
     uint64_t logits_hash = 0;              // of all its logits so far, if asked for
+    std::string_view hash_state;           // LogitsHash::State behind a scored prompt with a hash; valid during the call
     const cpu::RowScore* score = nullptr;  // if asked for; valid during the call
     FinishReason reason = FinishReason::kNone;
   };
   // Returns when all requests have ended, or after `cancel` is set. An owner with `at_border` must
   // also call Wake after it sets `cancel`. Calls `on_token` once for every token, and for a scored
-  // request also for every id of its prompt after the first. `on_token` returns whether the request
-  // may continue. Returns the error of a device that failed or was lost, if the failure was not
-  // survived. The plan cannot be used after that.
+  // request also once for every id of its prompt after the first. `on_token` returns whether the
+  // request may continue. Returns the error of a device that failed or was lost, if the failure was
+  // not survived. The plan cannot be used after that.
   absl::Status Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
 
   int64_t steps() const { return steps_; }            // steps that have ended
@@ -180,6 +182,8 @@ class ClusterRun {
   OrderWriter::Options OrdersFor(const Plan& plan, const std::atomic<bool>* cancel) const;
   void CompareKernels();
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
+  // The next plan computes all logits of every request again.
+  void ForgetHashes();
   void Say(const std::string& sentence) const;
 
   absl::Status Open();
@@ -197,7 +201,8 @@ class ClusterRun {
 
   struct Asked {
     RequestSampling sampling;
-    int32_t position = -1;  // of the newest token
+    std::string hash_begins;  // `sampling.hash_state` if all logits are computed again
+    int32_t position = -1;    // of the newest token
     uint64_t logits_hash = 0;
     double reported_share = 0;
   };

@@ -19,6 +19,8 @@ namespace lime {
 
 // Whether a request was refused because its format cannot be compiled.
 bool IsWrongFormat(const absl::Status& status);
+// Or because there is no memory for it until other requests have ended.
+bool LacksFormatMemory(const absl::Status& status);
 
 class HeldFormats {
  public:
@@ -26,7 +28,7 @@ class HeldFormats {
   using Hold = std::shared_ptr<const std::string>;
 
   // InvalidArgument for a format that cannot be compiled (IsWrongFormat); ResourceExhausted if there is no memory
-  // for it until other requests have ended. REQUIRES: this object outlives the result
+  // for it until other requests have ended (LacksFormatMemory). REQUIRES: this object outlives the result
   absl::StatusOr<Hold> Add(const std::string& format, const json_schema::GrammarOptions& options);
 
  private:

@@ -225,6 +225,7 @@ bool Serving::OnToken(const ClusterRun::Token& token) {
                      .logits_hash = token.logits_hash,
                      .score = token.score,
                      .at = ServingClock::now()};
+  if (!token.hash_state.empty()) active.end.hash_state = token.hash_state;
   FinishReason reason = token.reason;
   if (!token.known) {
     if (!std::exchange(active.has_tokens, true)) active.end.first_token = served.at;

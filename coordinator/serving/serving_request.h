@@ -52,7 +52,10 @@ struct RequestEnd {
   // waited too long. Unavailable: it was waiting when a Drain began. Other errors: a failure that
   // was not survived.
   absl::Status status;
-  std::string_view text;      // text that was held back; valid during the call
+  std::string_view text;  // text that was held back; valid during the call
+  // Of a scored prompt with hash_logits: LogitsHash::State behind it, with which another request
+  // continues. Empty: it did not end, or an older release computes its head.
+  std::string hash_state;
   int64_t cached_tokens = 0;  // first ids of the prompt whose KV was there when it started
   // When it was submitted, got its slot, and had its first and last token. The clock's epoch: it
   // did not happen.

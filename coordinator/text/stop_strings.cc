@@ -69,7 +69,9 @@ std::string_view StopStrings::Push(std::string_view text) {
 }
 
 std::string_view StopStrings::Finish() {
-  return stopped_ ? std::string_view() : Release(0);
+  if (stopped_) return {};
+  for (Pattern& pattern : patterns_) pattern.matched = 0;
+  return Release(0);
 }
 
 }  // namespace lime

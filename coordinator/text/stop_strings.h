@@ -19,7 +19,8 @@ class StopStrings {
   // Valid until the next call.
   std::string_view Push(std::string_view text);
 
-  // Returns the text that was held back, if the text ends without a stop string.
+  // Returns the text that was held back, if the text ends without a stop string. Then a new text may
+  // begin.
   std::string_view Finish();
 
   bool stopped() const { return stopped_; }

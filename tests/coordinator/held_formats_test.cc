@@ -33,6 +33,7 @@ TEST(HeldFormatsTest, FormatsOfRequestsThatHaveNotEndedAreBounded) {
   EXPECT_EQ(next.status().code(), absl::StatusCode::kResourceExhausted) << next.status();
   EXPECT_THAT(std::string(next.status().message()), HasSubstr("need more than 8 MiB together"));
   EXPECT_FALSE(IsWrongFormat(next.status())) << "it may be sent again";
+  EXPECT_TRUE(LacksFormatMemory(next.status()));
   ASSERT_GE(holds.size(), 4);
   for (int i = 0; i < 16; ++i) holds.push_back(formats.Add(LargeFormat(0), {}).value());  // the same one counts once
   holds.erase(holds.begin() + 1);                                                         // its request has ended

@@ -56,6 +56,16 @@ TEST(StopStringsTest, NamesTheLongestOfThoseThatEndTogether) {
   EXPECT_EQ(matcher.Finish(), "");
 }
 
+TEST(StopStringsTest, ATextThatHasEndedIsNoPartOfTheNextOne) {
+  StopStrings matcher({"abc"});
+  EXPECT_EQ(matcher.Push("xab"), "x");
+  EXPECT_EQ(matcher.Finish(), "ab");
+  EXPECT_EQ(matcher.Push("c"), "c");
+  EXPECT_FALSE(matcher.stopped());
+  EXPECT_EQ(matcher.Push("abc"), "");
+  EXPECT_TRUE(matcher.stopped());
+}
+
 TEST(StopStringsTest, WithoutStopsEverythingPassesAtOnce) {
   StopStrings matcher({""});
   EXPECT_EQ(matcher.Push("abc"), "abc");

@@ -12,10 +12,15 @@ const AXE = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 
 export const id = (name) => `[data-testid="${name}"]`;
 
+// Pages of the browser's own, each with a process that takes longer to start than a test takes: the
+// suggestions of the address bar, which nobody sees, once for each window, and spare processes.
+const UNUSED = ['WebUIOmniboxPopup', 'WebUIOmniboxAimPopup', 'WebUIOmniboxFullPopup', 'PreloadTopChromeWebUI', 'SpareRendererForSitePerProcess'];
+
 export function launch() {
   return puppeteer.launch({
     executablePath: process.env.LIME_CHROMIUM || '/usr/bin/chromium',
-    args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage'],  // root of a container has no sandbox
+    args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',  // root of a container has no sandbox
+      `--disable-features=${UNUSED.join(',')}`],
   });
 }
 
@@ -81,6 +86,11 @@ export class Session {
 
   until(check, ...values) {
     return this.page.waitForFunction(check, {polling: 20}, ...values);
+  }
+
+  // Until what has changed is laid out and drawn.
+  isDrawn() {
+    return this.page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => resolve()))));
   }
 
   text(selector) {

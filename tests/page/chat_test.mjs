@@ -200,16 +200,49 @@ pageTest('the log follows the newest text, unless its reader looks back', async 
   generation.begin();
   generation.write(long);
   await session.answers(long);
-  const fromEnd = () => page.$eval(id('chat-log'), (log) => log.scrollHeight - log.scrollTop - log.clientHeight);
-  assert.ok(await fromEnd() < 2);
+  const showsEnd = () => session.until((testid) => {
+    const log = document.querySelector(testid);
+    return log.scrollHeight - log.scrollTop - log.clientHeight < 2;
+  }, id('chat-log'));
+  await showsEnd();
   await page.$eval(id('chat-log'), (log) => { log.scrollTop = 100; });
   generation.write('more');
   await session.answers(`${long}more`);
+  await session.isDrawn();
   assert.equal(await page.$eval(id('chat-log'), (log) => log.scrollTop), 100);
   generation.end();
   await session.until(isIdle, id('chat-stop'));
   await session.askAndAnswer('And now?', 'Now.');
-  assert.ok(await fromEnd() < 2);
+  await showsEnd();
+});
+
+pageTest('Escape stops an answer that comes faster than it can be shown', async (session, page) => {
+  const generation = await session.ask('Dots?');
+  generation.begin();
+  const {response} = generation;
+  let dots = 0;
+  const write = () => { while (!response.closed && !response.writableNeedDrain) generation.write(++dots < 2000 ? '.' : ''); };
+  response.on('drain', write);
+  write();
+  await session.until((selector) => document.querySelector(selector).textContent.startsWith('...'), '[data-role="assistant"] .answer');
+  await page.keyboard.press('Escape');
+  await generation.closed;
+  await session.until(isIdle, id('chat-stop'));
+});
+
+pageTest('many tokens are laid out once for each frame', async (session, page) => {
+  const generation = await session.ask('Count.');
+  generation.begin();
+  await session.isDrawn();
+  const layouts = async () => (await page.metrics()).LayoutCount;
+  const before = await layouts();
+  const text = Array.from({length: 400}, (_, at) => `${at} `);
+  for (const piece of text) generation.write(piece);
+  await session.answers(text.join(''));
+  const taken = await layouts() - before;
+  assert.ok(taken < 100, `${taken} layouts`);
+  generation.end();
+  await session.until(isIdle, id('chat-stop'));
 });
 
 pageTest('an error is said in the words of the server, and the question can be sent again', async (session, page) => {

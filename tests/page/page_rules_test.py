@@ -132,6 +132,9 @@ class PageRulesTest(unittest.TestCase):
                     with self.subTest(theme=theme, front=front, ground=ground):
                         self.assertGreaterEqual(round(contrast(colours[front], colours[ground]), 2), least)
 
+    def test_nothing_moves_by_itself(self):
+        self.assertEqual(re.findall(r"@keyframes|animation|transition", FILES["lime.css"]), [])
+
     def test_colours_are_variables(self):
         rules = re.sub(r":root \{.*?\}", "", FILES["lime.css"], flags=re.S)
         self.assertEqual(re.findall(r"#[0-9a-f]{3,8}\b(?![^{]*\{)", rules), [])

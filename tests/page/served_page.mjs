@@ -21,7 +21,6 @@ const pageTest = (name, body) => test(name, {timeout: 60e3}, async () => {
   }
 });
 
-const isIdle = (testid) => document.querySelector(testid).disabled;
 const hasNumber = (testid) => /^\d/.test(document.querySelector(testid)?.textContent);
 const answer = `${id('message')}[data-role="assistant"] .answer`;
 
@@ -43,6 +42,21 @@ async function ask(page, question, settings) {
   await page.focus(id('chat-input'));
   await page.keyboard.sendCharacter(question);
   await page.keyboard.press('Enter');
+}
+
+// Presses Escape; the milliseconds from the key to the chat that runs nothing, by the page's clock. How
+// long the driver of the browser takes to hear of it depends on what else the machine does.
+async function timeToStop(page) {
+  await page.evaluate((testid) => {
+    const stop = document.querySelector(testid);
+    window.stopped = new Promise((resolve) => {
+      addEventListener('keydown', ({timeStamp}) => {
+        new MutationObserver(() => stop.disabled && resolve(performance.now() - timeStamp)).observe(stop, {attributes: true});
+      }, {capture: true, once: true});
+    });
+  }, id('chat-stop'));
+  await page.keyboard.press('Escape');
+  return page.evaluate(() => window.stopped);
 }
 
 pageTest('a chat with the times of its answer, and the cluster that gave it', async (session, page, requests) => {
@@ -76,10 +90,8 @@ if (!key) {
     await unlocked(session, page);
     await ask(page, 'Hello', {temperature: '0'});
     await session.until((selector) => document.querySelector(selector)?.textContent, answer);
-    const begin = performance.now();
-    await page.keyboard.press('Escape');
-    await session.until(isIdle, id('chat-stop'));
-    assert.ok(performance.now() - begin < 800, `${performance.now() - begin} ms`);
+    const took = await timeToStop(page);
+    assert.ok(took < 800, `${took} ms`);
     while (await cancelled() === earlier) ;  // each look is an answer of the server
     await ask(page, 'Again', {'max-tokens': '2'});
     await session.until((selector) => document.querySelectorAll(selector).length === 2, id('message-stats'));

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -109,11 +110,27 @@ class Process:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-class Server(Process):
-    """A `lime serve` that is ready."""
+class HeldPort:
+    """A port of loopback that the system gives to nobody else, also while no server listens on it.
 
-    def __init__(self, model, *flags, environment=None):
-        super().__init__([BIN / "lime", "serve", "--model", model, "--port", "0", "--json", *flags], environment)
+    A socket is bound to it and does not listen. Linux lets another socket listen there if both have SO_REUSEADDR, which lime and limed set.
+    """
+
+    def __init__(self):
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number = self._socket.getsockname()[1]
+
+    def close(self):
+        self._socket.close()
+
+
+class Server(Process):
+    """A `lime serve` that is ready. Port 0: any."""
+
+    def __init__(self, model, *flags, port=0, environment=None):
+        super().__init__([BIN / "lime", "serve", "--model", model, "--port", port, "--json", *flags], environment)
         try:
             self.ready = json.loads(self.out.await_line("{"))
             assert "url" in self.ready, self.ready
@@ -125,13 +142,12 @@ class Server(Process):
 
 
 class Limed(Process):
-    """One device on a port of loopback, which it keeps when it is started again."""
+    """One device on a port of loopback."""
 
-    def __init__(self, name, port=0):
+    def __init__(self, name, port):
         super().__init__([BIN / "limed", "--name", name, "--listen", f"127.0.0.1:{port}", "--threads", "1", "--no-link-probes"])
         self.name, self.port = name, port
-        said = self.err.await_line("listens on port ")
-        self.port = int("".join(c for c in said.split("listens on port ", 1)[1].split()[0] if c.isdigit()))
+        self.err.await_line("listens on port ")
 
 
 class Cluster:
@@ -139,10 +155,11 @@ class Cluster:
 
     def __init__(self, model, context, parallel, count=3):
         self.folder = Path(tempfile.mkdtemp(prefix="lime-serve."))
-        self.limed = []
+        self._ports, self.limed = [], []  # a device keeps its port when it is started again
         try:
             for name in "abcdefgh"[:count]:
-                self.limed.append(Limed(name))
+                self._ports.append(HeldPort())
+                self.limed.append(Limed(name, self._ports[-1].number))
             self._write(model, context, parallel)
         except BaseException:
             self.close()
@@ -171,18 +188,21 @@ class Cluster:
     def close(self):
         for limed in self.limed:
             limed.end(signal.SIGKILL)
+        for port in self._ports:
+            port.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Service:
-    """A server, and the devices that it computes on: `over` is `process` or `cluster`."""
+    """A server, and the devices that it computes on: `over` is `process` or `cluster`. `port`: 0 for any."""
 
-    def __init__(self, model, *flags, over="process", context=2048, parallel=4, environment=None):
+    def __init__(self, model, *flags, over="process", context=2048, parallel=4, environment=None, port=0):
         self.model, self.context, self.parallel = model, context, parallel
         self.cluster = Cluster(model, context, parallel) if over == "cluster" else None
         where = self.cluster.flags if self.cluster else ["--threads", "1"]
+        self.words = (model, *where, "--context", context, "--parallel", parallel, *flags)  # of the server
         try:
-            self.server = Server(model, *where, "--context", context, "--parallel", parallel, *flags, environment=environment)
+            self.server = Server(*self.words, port=port, environment=environment)
         except BaseException:
             if self.cluster:
                 self.cluster.close()

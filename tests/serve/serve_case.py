@@ -17,10 +17,10 @@ LONG = os.environ.get("LIME_SOAK") == "1"  # what takes a minute, too
 
 @unittest.skipUnless("LIME_BIN" in os.environ, "LIME_BIN names no folder of built programs")
 class ServeCase(unittest.TestCase):
-    """`template`, `flags`, `context`, `parallel`: of the class's server."""
+    """`template`, `flags`, `context`, `parallel`, `port`: of the class's server."""
 
     maxDiff = None
-    template, flags, context, parallel, over = "hermes", (), 2048, 8, OVER
+    template, flags, context, parallel, over, port = "hermes", (), 2048, 8, OVER, 0
 
     @classmethod
     def setUpClass(cls):
@@ -32,7 +32,7 @@ class ServeCase(unittest.TestCase):
     def start(cls, *more, template=None, parallel=None, environment=None):
         """Another server of the class, which ends with it; it must end with 0."""
         service = Service(cls.models.model(template or cls.template), *cls.flags, *more, over=cls.over, context=cls.context, parallel=parallel or cls.parallel,
-                          environment=environment)
+                          environment=environment, port=cls.port)
         cls.addClassCleanup(cls._close, service)
         return service
 

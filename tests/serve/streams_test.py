@@ -80,6 +80,16 @@ class LeavingTest(ServeCase):
         self.assertLess(self.chat("Next")["lime"]["timings"]["queue_ms"], self.LONG * 20 / 4)
         self.assertEqual(self.cancelled(), before + 1)
 
+    def test_one_that_has_sent_more_requests_may_leave(self):
+        before = self.cancelled()
+        first = wire.Connection(self.url)
+        first.request("POST", CHAT, chat_body(max_tokens=self.LONG))
+        self.await_metric("lime_requests_running", 1)
+        first.request("POST", CHAT, chat_body("a" * 100_000))
+        first.close()
+        self.assertLess(self.chat("Next")["lime"]["timings"]["queue_ms"], self.LONG * 20 / 4)
+        self.assertEqual(self.cancelled(), before + 1)
+
 
 class SignsOfLifeTest(ServeCase):
     """A step takes longer than the silence after which a sign of life comes."""

@@ -72,6 +72,7 @@ struct AnswerReport {
   int64_t prompt_tokens = 0, cached_tokens = 0;
   int64_t completion_tokens = 0, reasoning_tokens = 0;
   uint64_t seed = 0;
+  std::string hash_state;  // bytes of LogitsHash::State behind a scored prompt, where it is asked for
   std::string numerics_id;
   int64_t plan_epoch = 0, recoveries = 0, plan_changes = 0;
   double queue_ms = 0, prompt_ms = 0, ttft_ms = 0, ms_per_token = 0, predicted_ms_per_token = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -90,17 +91,19 @@ Json ResponsesUsageJson(const AnswerReport& report) {
 }
 
 Json LimeJson(const AnswerReport& report) {
-  return {{"seed", report.seed},
-          {"numerics_id", report.numerics_id},
-          {"plan_epoch", report.plan_epoch},
-          {"recoveries", report.recoveries},
-          {"plan_changes", report.plan_changes},
-          {"timings",
-           {{"queue_ms", Milliseconds(report.queue_ms)},
-            {"prompt_ms", Milliseconds(report.prompt_ms)},
-            {"ttft_ms", Milliseconds(report.ttft_ms)},
-            {"ms_per_token", Milliseconds(report.ms_per_token)},
-            {"predicted_ms_per_token", Milliseconds(report.predicted_ms_per_token)}}}};
+  Json lime = {{"seed", report.seed},
+               {"numerics_id", report.numerics_id},
+               {"plan_epoch", report.plan_epoch},
+               {"recoveries", report.recoveries},
+               {"plan_changes", report.plan_changes},
+               {"timings",
+                {{"queue_ms", Milliseconds(report.queue_ms)},
+                 {"prompt_ms", Milliseconds(report.prompt_ms)},
+                 {"ttft_ms", Milliseconds(report.ttft_ms)},
+                 {"ms_per_token", Milliseconds(report.ms_per_token)},
+                 {"predicted_ms_per_token", Milliseconds(report.predicted_ms_per_token)}}}};
+  if (!report.hash_state.empty()) lime["hash_state"] = absl::Base64Escape(report.hash_state);
+  return lime;
 }
 
 std::string HashHex(uint64_t hash) {

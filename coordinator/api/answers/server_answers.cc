@@ -9,6 +9,10 @@
 namespace lime {
 namespace {
 
+// The first release with all that is answered here: `capabilities` came with 0.6.4, which VS Code
+// needs, and `think` with 0.9.0.
+constexpr std::string_view kOllamaRelease = "0.9.0";
+
 Json ModelCard(const ListedModel& model) {
   return {{"id", model.id}, {"object", "model"}, {"created", model.created}, {"owned_by", "lime"}, {"max_model_len", model.context}};
 }
@@ -78,8 +82,8 @@ std::string PromptJson(std::string_view prompt) {
   return JsonText(Json{{"prompt", Lossy(prompt)}});
 }
 
-std::string OllamaVersionJson(std::string_view version) {
-  return JsonText(Json{{"version", version}});
+std::string OllamaVersionJson() {
+  return JsonText(Json{{"version", kOllamaRelease}});
 }
 
 std::string OllamaTagsJson(std::span<const ListedModel> models) {
@@ -105,6 +109,7 @@ std::string OllamaShowJson(const ListedModel& model) {
   if (model.has_tools) capabilities.push_back("tools");
   if (model.has_thinking) capabilities.push_back("thinking");
   const Json info = {{"general.architecture", model.architecture},
+                     {"general.basename", model.id},  // VS Code takes the model's name from here
                      {"general.parameter_count", model.parameters},
                      {absl::StrCat(model.architecture, ".context_length"), model.context}};
   return JsonText(Json{{"modelfile", ""},

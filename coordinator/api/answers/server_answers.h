@@ -40,7 +40,8 @@ std::string TokensJson(std::span<const int32_t> tokens, std::optional<std::span<
 std::string DetokenizedJson(std::string_view text);
 std::string PromptJson(std::string_view prompt);
 
-std::string OllamaVersionJson(std::string_view version);
+// The version of Ollama whose API this is, not that of LIME: clients refuse older ones than they need.
+std::string OllamaVersionJson();
 std::string OllamaTagsJson(std::span<const ListedModel> models);
 std::string OllamaPsJson(std::span<const ListedModel> models);
 std::string OllamaShowJson(const ListedModel& model);

@@ -1,4 +1,5 @@
 // POST /v1/completions.
+#include "absl/strings/escaping.h"
 #include "coordinator/api/requests/endpoint_parsers.h"
 #include "coordinator/api/requests/generation_fields.h"
 
@@ -55,6 +56,20 @@ void RefuseUnsupported(RequestFields& fields, const ApiRequest& request) {
   }
 }
 
+void ReadHashState(RequestFields& fields, ApiRequest& request) {
+  constexpr std::string_view kLime = "lime", kState = "hash_state";
+  const Json* lime = fields.Object(kLime);
+  if (lime == nullptr) return;
+  RequestFields inner(*lime, fields.PathOf(kLime), fields.errors());
+  const std::optional<std::string> state = inner.String(kState);
+  if (!state) return;
+  request.hash_state.emplace();
+  if (!absl::Base64Unescape(*state, &*request.hash_state))
+    return fields.errors().Add(InvalidValue(inner.PathOf(kState), "expected base64, as in the 'lime' of an answer"));
+  if (request.choices() != 1 || request.max_tokens != 0 || !request.hash_logits)
+    fields.errors().Add(InvalidValue(inner.PathOf(kState), "it needs one prompt, 'max_tokens' 0, 'n' 1 and 'hash_logits' true"));
+}
+
 }  // namespace
 
 void ParseCompletions(RequestFields& fields, const ParseOptions& options, ApiRequest& request) {
@@ -69,6 +84,7 @@ void ParseCompletions(RequestFields& fields, const ParseOptions& options, ApiReq
   if (const std::optional<int64_t> top = fields.Int("logprobs", 0, kMaxLogprobs)) request.top_logprobs = static_cast<int32_t>(*top);
   ReadStream(fields, request);
   ReadOurFields(fields, request);
+  ReadHashState(fields, request);
   if (fields.ok() && request.choices() > kMaxAllChoices) {
     fields.errors().Add(
         InvalidValue(kPrompt, absl::StrCat("expected at most ", kMaxAllChoices, " answers in all, but the prompts ask for more")));

@@ -14,14 +14,17 @@ namespace {
 using Role = ChatMessage::Role;
 
 constexpr std::string_view kInput = "input";
+// The ids of reasoning begin so, ours and OpenAI's.
+constexpr std::string_view kReasoningId = "rs_";
 
-enum class ItemKind { kMessage, kCall, kCallOutput, kCustomCall, kCustomCallOutput, kReasoning };
-constexpr Names<ItemKind, 6> kItems = {{{ItemKind::kMessage, "message"},
+enum class ItemKind { kMessage, kCall, kCallOutput, kCustomCall, kCustomCallOutput, kReasoning, kReference };
+constexpr Names<ItemKind, 7> kItems = {{{ItemKind::kMessage, "message"},
                                         {ItemKind::kCall, "function_call"},
                                         {ItemKind::kCallOutput, "function_call_output"},
                                         {ItemKind::kCustomCall, "custom_tool_call"},
                                         {ItemKind::kCustomCallOutput, "custom_tool_call_output"},
-                                        {ItemKind::kReasoning, "reasoning"}}};
+                                        {ItemKind::kReasoning, "reasoning"},
+                                        {ItemKind::kReference, "item_reference"}}};
 
 // Outputs of tools are items of their own.
 constexpr Names<Role, 4> kItemRoles = {
@@ -55,15 +58,23 @@ void AddOutput(RequestFields& fields, std::vector<ChatMessage>& messages) {
   messages.push_back(std::move(message));
 }
 
+// Reasoning is skipped, and so are references to it.
+void ReadReference(RequestFields& fields) {
+  const std::string id = fields.NeededString("id");
+  if (!fields.ok() || id.starts_with(kReasoningId)) return;
+  fields.errors().Add(
+      UnsupportedContent(fields.PathOf("type"),
+                         absl::StrCat("the server keeps no items, so it does not know ", QuotedInput(id),
+                                      "; send the item itself, as clients do if 'store' is false (AI SDK: providerOptions.openai.store)")));
+}
+
 void AddItem(RequestFields& fields, std::vector<ChatMessage>& messages) {
   const std::string type = fields.String("type").value_or("message");
   if (!fields.ok()) return;
   const std::optional<ItemKind> kind = kItems.Find(type);
   if (!kind) {
-    const bool is_reference = type == "item_reference";
-    return fields.errors().Add(UnsupportedContent(
-        fields.PathOf("type"), is_reference ? std::string("the server keeps no items, so send the item itself and 'store' false")
-                                            : absl::StrCat("items ", QuotedInput(type), " are not understood; leave them out")));
+    return fields.errors().Add(
+        UnsupportedContent(fields.PathOf("type"), absl::StrCat("items ", QuotedInput(type), " are not understood; leave them out")));
   }
   switch (*kind) {
     case ItemKind::kMessage:
@@ -74,6 +85,8 @@ void AddItem(RequestFields& fields, std::vector<ChatMessage>& messages) {
     case ItemKind::kCallOutput:
     case ItemKind::kCustomCallOutput:
       return AddOutput(fields, messages);
+    case ItemKind::kReference:
+      return ReadReference(fields);
     case ItemKind::kReasoning:
       return;
   }

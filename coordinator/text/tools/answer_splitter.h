@@ -31,6 +31,8 @@ class AnswerSplitter {
   // What follows is content: stop strings, masks and calls begin here. False also while the answer
   // may still open its reasoning.
   virtual bool is_over() const = 0;
+  // The answer has opened its reasoning, or began inside it.
+  virtual bool has_opened() const = 0;
 };
 
 struct SplitterOptions {

@@ -27,20 +27,27 @@ struct CallFrame {
   bool by_parameter = false;
   std::vector<ParameterFrame> parameters;
   std::string suffix;
+  // In front of the prefix and behind the suffix; each may be missing.
+  std::string outer_prefix, outer_suffix;
 };
 
 // With tool_choice auto, the mask begins behind this text.
 struct MaskStart {
   std::string text;
-  bool at_start = false;   // counts only as the beginning of the content, behind blanks
-  size_t frame_bytes = 0;  // so many bytes of `opening` and the prefix are part of it
+  bool at_start = false;    // counts only as the beginning of the content, behind blanks
+  bool any_blanks = false;  // it is the beginning of JSON: blanks outside of strings do not count
+  size_t frame_bytes = 0;   // so many bytes of `opening` and the prefix are part of it
 };
 
 // opening call separator call ... closing; a call is one of the alternatives.
+//
+// With tool_choice auto the mask begins wherever the parser sees a call, so each spelling of the
+// beginning that the parser takes has a start and an alternative that goes on from it.
 struct CallFrames {
   std::string opening, separator, closing;
   std::vector<CallFrame> alternatives;
-  bool one_call = false;  // otherwise any number, but at least one
+  bool one_call = false;       // otherwise any number, but at least one
+  bool ends_may_lack = false;  // opening and closing may be missing
   std::vector<MaskStart> starts;
 };
 

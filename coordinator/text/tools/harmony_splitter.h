@@ -20,6 +20,7 @@ class HarmonySplitter final : public AnswerSplitter {
   void Push(std::string_view text, std::string& reasoning, std::string& content) override;
   void Finish(std::string& reasoning, std::string& content) override;
   bool is_over() const override { return state_ == State::kText && kind_ != Kind::kReasoning; }
+  bool has_opened() const override { return true; }
 
  private:
   enum class State : uint8_t {

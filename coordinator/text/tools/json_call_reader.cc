@@ -21,6 +21,7 @@ void JsonCallReader::Start() {
   name_.clear();
   arguments_.clear();
   has_arguments_ = false;
+  keys_ = 0;
 }
 
 CallReader::Step JsonCallReader::Expect(char c, char expected, State next) {
@@ -37,7 +38,13 @@ CallReader::Step JsonCallReader::ReadKey(char c) {
     return known ? Step::kUndecided : Step::kRefused;
   }
   state_ = State::kColon;
-  return std::ranges::find(kKeys, key_) != kKeys.end() ? Step::kUndecided : Step::kRefused;
+  return MayHaveKey() ? Step::kUndecided : Step::kRefused;
+}
+
+// Whether `key_` may be the next key.
+bool JsonCallReader::MayHaveKey() const {
+  if (name_first_ && name_.empty() && key_ != "name" && (key_ != "type" || keys_ > 0)) return false;
+  return std::ranges::find(kKeys, key_) != kKeys.end();
 }
 
 CallReader::Step JsonCallReader::BeginValue(char c) {
@@ -59,6 +66,7 @@ CallReader::Step JsonCallReader::ReadWord(char c) {
 
 CallReader::Step JsonCallReader::EndWord() {
   state_ = State::kCommaOrEnd;
+  ++keys_;
   if (key_ == "type" && word_ != "function") return Step::kRefused;
   if (key_ != "name") return Step::kUndecided;
   if (word_.empty() || !name_.empty()) return Step::kRefused;

@@ -16,9 +16,10 @@ inline constexpr size_t kMaxFunctionName = 64;
 
 // Keys in any order: "name"; "arguments" or "parameters"; and "id" and "type", which are ignored.
 // Arguments before the name wait for it. A string has no escapes: neither keys nor names need them.
+// `name_first`: only "type" may stand in front of the name, so that a mask can begin at the name.
 class JsonCallReader {
  public:
-  explicit JsonCallReader(CallWriter& calls) : calls_(calls) {}
+  explicit JsonCallReader(CallWriter& calls, bool name_first = false) : calls_(calls), name_first_(name_first) {}
 
   void Start();
   // Of the object, or of blanks in front of it. kOver at its last byte.
@@ -41,6 +42,7 @@ class JsonCallReader {
   using Step = CallReader::Step;
 
   Step Expect(char c, char expected, State next);
+  bool MayHaveKey() const;
   Step ReadKey(char c);
   Step ReadWord(char c);
   Step EndWord();
@@ -50,7 +52,9 @@ class JsonCallReader {
   Step EndObject();
 
   CallWriter& calls_;
+  const bool name_first_;
   State state_ = State::kOpen;
+  int keys_ = 0;  // that have ended
   std::string key_;
   std::string word_;
   std::string name_;

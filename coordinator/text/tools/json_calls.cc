@@ -10,7 +10,8 @@ using Step = CallReader::Step;
 // One object, and `suffix` behind it, which may be missing.
 class ObjectReader final : public CallReader {
  public:
-  ObjectReader(CallWriter& calls, std::string_view suffix) : calls_(calls), object_(calls), suffix_(suffix) {}
+  // `name_first`: as JsonCallReader has it.
+  ObjectReader(CallWriter& calls, std::string_view suffix, bool name_first) : calls_(calls), object_(calls, name_first), suffix_(suffix) {}
 
   void Start() override {
     in_suffix_ = false;
@@ -173,11 +174,11 @@ class MistralReader final : public CallReader {
 }  // namespace
 
 CallSyntax HermesCalls(CallWriter& calls) {
-  return {{{"<tool_call>"}}, false, std::make_unique<ObjectReader>(calls, "</tool_call>")};
+  return {{{"<tool_call>"}}, false, std::make_unique<ObjectReader>(calls, "</tool_call>", /*name_first=*/false)};
 }
 
 CallSyntax Llama3Calls(CallWriter& calls) {
-  return {{{"<|python_tag|>"}, {"{", /*is_read=*/true}}, /*at_start=*/true, std::make_unique<ObjectReader>(calls, "")};
+  return {{{"<|python_tag|>"}, {"{", /*is_read=*/true}}, /*at_start=*/true, std::make_unique<ObjectReader>(calls, "", /*name_first=*/true)};
 }
 
 CallSyntax MistralCalls(CallWriter& calls) {

@@ -34,7 +34,7 @@ bool EndsThinking(std::string_view prompt) {
 }
 
 ThinkingSplitter::ThinkingSplitter(Start start)
-    : begins_inside_(start == Start::kInside), state_(start == Start::kOff ? State::kContent : State::kStart) {}
+    : begins_inside_(start == Start::kInside), opened_(begins_inside_), state_(start == Start::kOff ? State::kContent : State::kStart) {}
 
 void ThinkingSplitter::ReadStart(char c, std::string& reasoning, std::string& content) {
   if (tag_.empty() && kBlanks.find(c) != std::string_view::npos) {
@@ -46,6 +46,7 @@ void ThinkingSplitter::ReadStart(char c, std::string& reasoning, std::string& co
     if (tag_ != kThinkTag) return;
     blanks_.clear();
     tag_.clear();
+    opened_ = true;
     state_ = State::kBeforeReasoning;
     return;
   }

@@ -38,6 +38,7 @@ class ThinkingSplitter final : public AnswerSplitter {
   void Push(std::string_view text, std::string& reasoning, std::string& content) override;
   void Finish(std::string& reasoning, std::string& content) override;
   bool is_over() const override { return state_ >= State::kBeforeContent; }
+  bool has_opened() const override { return opened_; }
 
  private:
   enum class State {
@@ -53,6 +54,7 @@ class ThinkingSplitter final : public AnswerSplitter {
   void ReadReasoning(char c, std::string& reasoning);
 
   const bool begins_inside_;
+  bool opened_;
   State state_;
   std::string blanks_;  // these wait in front of tag_
   std::string tag_;     // the beginning of a tag

@@ -9,6 +9,8 @@
 namespace lime {
 namespace {
 
+constexpr size_t kMostBlanks = 32;  // in front of a call; more are content at once, so that stop strings see them
+
 // Between calls it looks for a marker; behind one it asks the reader of the syntax about each byte.
 // Text that turns out to be no call is searched again, without its first byte.
 class Parser final : public ToolCallParser {
@@ -139,6 +141,7 @@ void Parser::ReadContent(char c) {
   const bool sees_markers = SeesMarkers();
   if (waiting_.empty() && IsBlank(c) && (sees_markers || after_call_)) {
     blanks_ += c;
+    if (blanks_.size() >= kMostBlanks && !after_call_ && !(at_start_ && syntax_.at_start)) Content(std::exchange(blanks_, {}));
     return;
   }
   waiting_ += c;

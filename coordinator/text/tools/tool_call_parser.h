@@ -71,7 +71,8 @@ class ToolCallParser {
     // The most text that waits until it is certain: more becomes content. Bytes of the answer that
     // max_tokens allows.
     size_t max_waiting_bytes = size_t{1} << 20;
-    // Gets the text that belongs to calls as it came, in order with the content; for tests.
+    // Gets the text that belongs to calls as it came, in order with the content: behind the events
+    // of this text, before those of later text.
     std::function<void(std::string_view)> on_call_text;
   };
   static std::unique_ptr<ToolCallParser> Create(Options options);

@@ -85,6 +85,28 @@ TEST(AnswerFollowerTest, MarkersWithinReasoningDoNotCount) {
   EXPECT_EQ(After(open, EachByte("<call>")), "needs 21") << "as a tag begins";
 }
 
+TEST(AnswerFollowerTest, BlanksOutsideOfStringsDoNotCountInAStartWithAnyBlanks) {
+  const AnswerFormatPtr format = Compile(
+      R"({"schemas": [{"type": "null"}], "answer": {"sequence": ["{\"name\": \"f\", \"arguments\": ", {"value": 0}, "}"]}, "starts": [
+          {"text": "{\"name\": \"", "at_start": true, "any_blanks": true, "frame_bytes": 10}]})");
+  for (const std::string text : {"{\"name\": \"", "{\"name\":\"", "\n{\n  \"name\" :\t\""}) {
+    AnswerFollower follower(format);
+    for (size_t i = 0; i < text.size(); ++i) {
+      EXPECT_EQ(follower.matcher(), nullptr) << text << " " << i;
+      follower.Push(text.substr(i, 1));
+    }
+    ASSERT_NE(follower.matcher(), nullptr) << text;
+    follower.Push("f\", \"arguments\": null}");
+    ASSERT_NE(follower.matcher(), nullptr) << text;
+    EXPECT_TRUE(follower.matcher()->IsComplete());
+  }
+  for (const std::string text : {"{\"na me\": \"f", "x{\"name\": \"f", "{\"name\": f", "{{\"name\": \"f"}) {
+    AnswerFollower follower(format);
+    for (const char c : text) follower.Push(std::string(1, c));
+    EXPECT_EQ(follower.matcher(), nullptr) << text;
+  }
+}
+
 TEST(AnswerFollowerTest, WrongStartsAreNamed) {
   const auto refusal = [](const std::string& more) { return std::string(CompileFormat(Format(more)).status().message()); };
   EXPECT_THAT(refusal(R"("starts": [])"), HasSubstr("starts is no list of 1 to 16"));
@@ -93,6 +115,7 @@ TEST(AnswerFollowerTest, WrongStartsAreNamed) {
   EXPECT_THAT(refusal(R"("starts": [{}])"), HasSubstr("text is missing or no text"));
   EXPECT_THAT(refusal(R"("starts": [{"text": ")" + std::string(257, 'x') + R"("}])"), HasSubstr("longer than 256 bytes"));
   EXPECT_THAT(refusal(R"("starts": [{"text": "ab", "frame_bytes": 3}])"), HasSubstr("frame_bytes"));
+  EXPECT_THAT(refusal(R"("starts": [{"text": "ab", "any_blanks": true}])"), HasSubstr("any_blanks needs at_start"));
   EXPECT_THAT(refusal(R"("starts": [{"text": "ab", "frame_bytes": 1}])"), HasSubstr("no answer begins with the frame of a start"));
   EXPECT_THAT(refusal(R"("thinking": "inside")"), HasSubstr("thinking needs starts"));
   EXPECT_THAT(refusal(R"("starts": [{"text": "ab"}], "thinking": "yes")"), HasSubstr("thinking is neither"));

@@ -128,6 +128,25 @@ TEST_F(HttpConnectionTest, BytesBehindARequestAreBounded) {
   EXPECT_FALSE(connection().wants_bytes());
 }
 
+TEST_F(HttpConnectionTest, TheEndOfAClientIsLookedForWhileItIsNotRead) {
+  limits_.read_ahead = std::ssize(kGet);
+  EXPECT_FALSE(connection().wants_look());
+  Receive(kGet);
+  EXPECT_FALSE(connection().wants_look()) << "a read sees it";
+  Receive(kGet);
+  EXPECT_TRUE(connection().wants_look());
+  Answer("first");
+  EXPECT_FALSE(connection().wants_look()) << "nothing computes any more";
+  Sent();
+  ASSERT_EQ(requests_.size(), 2u);
+  EXPECT_FALSE(connection().wants_look());
+  Receive(kGet);
+  EXPECT_TRUE(connection().wants_look());
+  connection().OnEof(now_);
+  EXPECT_FALSE(connection().wants_look());
+  EXPECT_THAT(ends_, ElementsAre(HttpEnd::kSent, HttpEnd::kGone));
+}
+
 TEST_F(HttpConnectionTest, HeadGetsTheHeadersOfTheGet) {
   Receive("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
   EXPECT_EQ(requests_.at(0).method, "GET");

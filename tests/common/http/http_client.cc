@@ -55,6 +55,13 @@ bool HttpClient::Send(std::string_view bytes) {
   return true;
 }
 
+void HttpClient::SendUntilItIsFull() {
+  const std::string bytes(64 * 1024, 'x');
+  pollfd room{.fd = socket_, .events = POLLOUT, .revents = 0};
+  while (::poll(&room, 1, 500) == 1 && ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+  }
+}
+
 std::string HttpClient::ReadSome(size_t most) {
   std::string bytes(std::min(most, read_.size()), '\0');
   if (!bytes.empty()) {

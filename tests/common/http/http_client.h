@@ -27,6 +27,8 @@ class HttpClient {
   bool connected() const { return connected_; }
   // False if the server has closed.
   bool Send(std::string_view bytes);
+  // Without TLS: bytes until the kernel has taken none for half a second.
+  void SendUntilItIsFull();
   // At most `most` bytes; "" at the end.
   std::string ReadSome(size_t most = 64 * 1024);
   std::string ReadToEnd();

@@ -357,6 +357,73 @@ TEST(HttpServerTest, AClientThatLeavesWhileItWaitsIsNoticed) {
   EXPECT_EQ(late.end(), HttpEnd::kGone);
 }
 
+// More than the server reads ahead, so that the end of the client is behind bytes in the kernel.
+constexpr size_t kPipelined = 100'000;
+
+TEST(HttpServerTest, AClientThatLeavesBehindManyPipelinedBytesIsNoticed) {
+  SeenEnd seen;
+  std::shared_ptr<HttpAnswer> answer;
+  absl::Notification asked;
+  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
+    answer = std::move(given);
+    answer->OnEnd(seen.Taker());
+    asked.Notify();
+  });
+  const auto server = MakeServer(handler);
+  HttpClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  asked.WaitForNotification();
+  ASSERT_TRUE(client.Send(std::string(kPipelined, 'x')));
+  client.Close();
+  ASSERT_TRUE(seen.Waits());
+  EXPECT_EQ(seen.end(), HttpEnd::kGone);
+}
+
+// Its end stays in its own kernel, which answers the next write with a reset.
+TEST(HttpServerTest, AClientThatFillsTheKernelAndLeavesIsNoticedAfterOneWrite) {
+  SeenEnd seen;
+  const auto channel = std::make_shared<Channel>();
+  std::shared_ptr<HttpAnswer> answer;
+  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
+    answer = std::move(given);
+    answer->OnEnd(seen.Taker());
+    answer->Stream({}, absl::InfiniteDuration(), std::make_unique<ChannelSource>(channel));
+  });
+  const auto server = MakeServer(handler);
+  HttpClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  client.ReadUntil("\r\n\r\n");
+  client.SendUntilItIsFull();
+  client.Close();
+  channel->Put("a");
+  answer->Wake();
+  ASSERT_TRUE(seen.Waits());
+  EXPECT_EQ(seen.end(), HttpEnd::kGone);
+}
+
+TEST(HttpServerTest, AClientThatStaysBehindManyPipelinedBytesGetsAllAnswers) {
+  const auto channel = std::make_shared<Channel>();
+  std::shared_ptr<HttpAnswer> first;
+  absl::Notification asked;
+  TestHandler handler([&](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+    if (first != nullptr) return answer->Send({.status = 200, .headers = {}, .body = absl::StrCat(request.body.size())});
+    first = answer;
+    answer->Stream({}, absl::Milliseconds(300), std::make_unique<ChannelSource>(channel));
+    asked.Notify();
+  });
+  const auto server = MakeServer(handler);
+  HttpClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  asked.WaitForNotification();
+  ASSERT_TRUE(
+      client.Send(absl::StrCat("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ", kPipelined, "\r\n\r\n", std::string(kPipelined, 'x'))));
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(client.ReadUntil(": keep-alive\n\n"), HasSubstr("keep-alive"));
+  channel->Put("first", /*last=*/true);
+  first->Wake();
+  EXPECT_THAT(client.ReadUntil("0\r\n\r\n"), HasSubstr("first"));
+  EXPECT_EQ(client.ReadAnswer().body, absl::StrCat(kPipelined));
+}
+
 TEST(HttpServerTest, AClientThatLeavesInAStreamIsNoticed) {
   for (const bool pipelined : {false, true}) {
     SeenEnd seen;

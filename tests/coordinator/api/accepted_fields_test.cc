@@ -166,6 +166,7 @@ TEST(AcceptedFieldsTest, ItemsOfResponsesBecomeMessages) {
       {"type":"message","role":"developer","content":[{"type":"input_text","text":"And kind."}]},
       {"role":"user","content":"a"},
       {"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"hidden"}]},
+      {"type":"item_reference","id":"rs_1"},
       {"type":"message","role":"assistant","content":[{"type":"output_text","text":"b","annotations":[]}]},
       {"type":"function_call","call_id":"c1","name":"f","arguments":"{\"x\":1}"},
       {"type":"custom_tool_call","call_id":"c2","name":"g","input":"say \"x\""},

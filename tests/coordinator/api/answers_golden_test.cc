@@ -231,7 +231,7 @@ TEST(AnswersGoldenTest, Server) {
   golden.Add("/tokenize", TokensJson(ids, std::nullopt, 8192) + "\n" + TokensJson(ids, pieces, 8192));
   golden.Add("/detokenize", DetokenizedJson("a\xE2\x82"));
   golden.Add("/apply-template", PromptJson("<s>\n"));
-  golden.Add("/api/version", OllamaVersionJson("1.2.3"));
+  golden.Add("/api/version", OllamaVersionJson());
   golden.Add("/api/tags", OllamaTagsJson(models));
   golden.Add("/api/ps", OllamaPsJson({models.data(), 1}));
   golden.Add("/api/show", OllamaShowJson(models[0]));

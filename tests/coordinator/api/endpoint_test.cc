@@ -121,6 +121,8 @@ TEST(EndpointTest, ErrorsOfTheServer) {
       {UnsupportedMediaType("text/plain"), 415, "invalid_request_error", "unsupported_media_type"},
       {UnsupportedMediaType(""), 415, "invalid_request_error", "unsupported_media_type"},
       {QueueFull(64, 7.2), 429, "rate_limit_error", "rate_limit_exceeded"},
+      {NoSchemaMemory("the schemas of all requests need more than 8 MiB together; try again when other requests have ended", 7.2), 429,
+       "rate_limit_error", "rate_limit_exceeded"},
       {HeadersTooLarge(), 431, "invalid_request_error", "headers_too_large"},
       {ServerError("the disk is full"), 500, "server_error", "server_error"},
       {Loading(), 503, "server_error", "loading"},
@@ -141,6 +143,7 @@ TEST(EndpointTest, ErrorsOfTheServer) {
   EXPECT_EQ(QueueFull(64, 0).headers[0].second, "1");
   EXPECT_EQ(QueueFull(64, 1e9).headers[0].second, "60");
   EXPECT_EQ(QueueFull(64, 7.2).message, "The queue is full: 64 requests wait; try again in 8 s.");
+  EXPECT_EQ(NoSchemaMemory("x", 7.2).headers[0].second, "8");
   EXPECT_EQ(InvalidApiKey(true).headers[0].first, "WWW-Authenticate");
 }
 

@@ -200,6 +200,13 @@ TEST(RefusedFieldsTest, Completions) {
       {R"("prompt":"a","n":3,"best_of":2)", "best_of", "invalid_value"},
       {R"("prompt":"a","stream_options":{"include_usage":true})", "stream_options", "invalid_value"},
       {R"("prompt":"a","temperature":3)", "temperature", "invalid_value"},
+      {R"("prompt":"a","lime":1)", "lime", "invalid_type"},
+      {R"("prompt":"a","lime":{"hash_state":1})", "lime.hash_state", "invalid_type"},
+      {R"("prompt":"a","echo":true,"max_tokens":0,"hash_logits":true,"lime":{"hash_state":"*"})", "lime.hash_state", "invalid_value"},
+      {R"("prompt":"a","echo":true,"max_tokens":0,"lime":{"hash_state":""})", "lime.hash_state", "invalid_value"},
+      {R"("prompt":"a","echo":true,"max_tokens":1,"hash_logits":true,"lime":{"hash_state":""})", "lime.hash_state", "invalid_value"},
+      {R"("prompt":"a","echo":true,"max_tokens":0,"n":2,"hash_logits":true,"lime":{"hash_state":""})", "lime.hash_state", "invalid_value"},
+      {R"("prompt":["a","b"],"echo":true,"max_tokens":0,"hash_logits":true,"lime":{"hash_state":""})", "lime.hash_state", "invalid_value"},
   };
   ExpectRefused(Endpoint::kCompletions, "", kCases);
 }
@@ -215,6 +222,8 @@ TEST(RefusedFieldsTest, Responses) {
       {R"("input":[{"role":"tool","content":"a"}])", "input[0].role", "invalid_value"},
       {R"("input":[{"content":"a"}])", "input[0].role", "missing_required_parameter"},
       {R"("input":[{"type":"item_reference","id":"msg_1"}])", "input[0].type", "unsupported_content"},
+      {R"("input":[{"type":"item_reference"}])", "input[0].id", "missing_required_parameter"},
+      {R"("input":[{"type":"item_reference","id":"rs_1"}])", "input", "invalid_value"},
       {R"("input":[{"type":"web_search_call"}])", "input[0].type", "unsupported_content"},
       {R"("input":[{"role":"user","content":[{"type":"input_image"}]}])", "input[0].content[0].type", "unsupported_content"},
       {R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])", "input[0].call_id", "missing_required_parameter"},
@@ -239,6 +248,14 @@ TEST(RefusedFieldsTest, Responses) {
       {R"("input":"a","top_logprobs":21)", "top_logprobs", "invalid_value"},
   };
   ExpectRefused(Endpoint::kResponses, "", kCases);
+}
+
+TEST(RefusedFieldsTest, AReferenceSaysHowToSendTheItem) {
+  const ApiError error = Refused(Endpoint::kResponses, R"({"input":[{"type":"item_reference","id":"msg_1"}]})");
+  EXPECT_EQ(
+      error.message,
+      "Unsupported content in 'input[0].type': the server keeps no items, so it does not know 'msg_1'; send the item itself, as clients do "
+      "if 'store' is false (AI SDK: providerOptions.openai.store).");
 }
 
 TEST(RefusedFieldsTest, TokenizeAndDetokenize) {

@@ -4,10 +4,12 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/api/answers/answer_json.h"
 #include "coordinator/api/answers/answer_writer.h"
 #include "coordinator/client/sse_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/base/json_text.h"
 #include "tests/coordinator/api/answer_scenes.h"
 
 namespace lime {
@@ -162,6 +164,20 @@ TEST(AnswerChunkTest, AScoredPromptHasLogprobsAndTheLikeliestIdsBehindEachToken)
   ASSERT_EQ(chunk.choices[0].top_logits.size(), 2u);
   EXPECT_THAT(chunk.choices[0].top_logits[0], ElementsAre(std::pair(7, 1.5F), std::pair(9, 0.1F)));
   EXPECT_THAT(chunk.choices[0].top_logits[1], ElementsAre(std::pair(3, -2.0F)));
+}
+
+TEST(AnswerChunkTest, TheStateOfAHashIsBase64) {
+  AnswerReport report;
+  report.hash_state = std::string("\0\xFF state", 8);
+  Json answer = Json::object();
+  answer["lime"] = LimeJson(report);
+  const AnswerChunk chunk = ChunkOf(JsonText(answer));
+  EXPECT_TRUE(chunk.has_lime);
+  EXPECT_EQ(chunk.report.hash_state, report.hash_state);
+  EXPECT_FALSE(LimeJson(AnswerReport()).contains("hash_state"));
+  const absl::Status wrong = ReadAnswerChunk(R"({"lime": {"hash_state": "*"}})").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong));
+  EXPECT_THAT(std::string(wrong.message()), HasSubstr("lime.hash_state is not base64"));
 }
 
 TEST(AnswerChunkTest, AbsentAndNullFieldsOfOtherServersAreLeftAsTheyAre) {

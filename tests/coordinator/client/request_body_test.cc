@@ -68,6 +68,19 @@ TEST(RequestBodyTest, AChatIsReadAsItWasWritten) {
   EXPECT_EQ(read.chat()->messages, prompt.messages);
 }
 
+TEST(RequestBodyTest, TheStateOfAHashIsReadAsItWasWritten) {
+  for (const std::string& state : {std::string(), std::string("\0\xFF state", 8)}) {
+    ApiRequest request;
+    request.prompt = TextPrompts{std::vector<int32_t>{1, 7}};
+    request.max_tokens = 0;
+    request.echo = request.hash_logits = true;
+    request.hash_state = state;
+    EXPECT_EQ(Parsed(Endpoint::kCompletions, CompletionBody(request)).hash_state, state);
+    request.hash_state.reset();
+    EXPECT_EQ(Parsed(Endpoint::kCompletions, CompletionBody(request)).hash_state, std::nullopt);
+  }
+}
+
 TEST(RequestBodyTest, WhatIsNotSetIsLeftToTheServer) {
   ApiRequest request;
   ChatPrompt prompt;

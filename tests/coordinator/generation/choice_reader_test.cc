@@ -10,6 +10,7 @@ namespace lime {
 namespace {
 
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 
 // One line for each run of events of a kind.
@@ -51,10 +52,17 @@ struct MadeAnswer {
     generation = Prepared(*model, endpoint, RequestFor(*model, endpoint, body));
     Begin();
   }
-  // Of a chat with one message.
+  // Of a chat with one message, as a stream.
   MadeAnswer(const MadeModel& made, std::string_view fields) : model(made.Make()) {
-    generation = Prepared(*model, Endpoint::kChat, ChatFor(*model, fields));
+    ApiRequest request = ChatFor(*model, fields);
+    request.stream = true;
+    generation = Prepared(*model, Endpoint::kChat, request);
     Begin();
+  }
+  // The same as one answer.
+  static MadeAnswer Whole(const MadeModel& made, std::string_view fields) {
+    return MadeAnswer(made, Endpoint::kChat,
+                      absl::StrCat(R"({"messages":[{"role":"user","content":"hi"}])", fields.empty() ? "" : ",", std::string(fields), "}"));
   }
 
   void Begin() {
@@ -122,6 +130,56 @@ TEST(ChoiceReaderTest, ThinkingThatIsCutIsAllReasoning) {
   EXPECT_EQ(answer.reader->reasoning_tokens(), 5);
 }
 
+// No stream: nothing has been sent when </think> comes.
+TEST(ChoiceReaderTest, ThinkingThatNobodyHasOpenedIsReasoningInAWholeAnswer) {
+  for (const char* text : {"Well.\n</think>\n\nYes", "\n\nWell.</think>Yes"}) {
+    MadeAnswer answer = MadeAnswer::Whole(MadeModel(), "");
+    answer.Say(text);
+    EXPECT_THAT(answer.lines.all(), ElementsAre("reasoning Well.", "content Yes")) << text;
+    EXPECT_THAT(answer.End(), ElementsAre("reasoning Well.", "content Yes", "end stop")) << text;
+    EXPECT_EQ(answer.reader->reasoning_tokens(), text[0] == 'W' ? 7 : 8);
+  }
+  MadeAnswer bytes = MadeAnswer::Whole(MadeModel(), R"("n":1)");
+  for (const char c : std::string("a</think></think>b")) bytes.SayIds({static_cast<unsigned char>(c)});
+  EXPECT_THAT(bytes.End(), ElementsAre("reasoning a", "content </think>b", "end stop"));
+  MadeAnswer stream(MadeModel(), "");
+  stream.Say("Well.</think>Yes");
+  EXPECT_THAT(stream.End(), ElementsAre("content Well.</think>Yes", "end stop")) << "it is sent before";
+}
+
+TEST(ChoiceReaderTest, ALateEndOfThinkingTakesNothingThatIsCertain) {
+  struct Case {
+    MadeModel model;
+    std::string fields, text;
+    std::vector<std::string> lines;
+  };
+  const MadeModel hermes{.syntax = ToolSyntax::kHermes};
+  const std::string call = R"(<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>)";
+  for (const Case& of : std::vector<Case>{
+           {{}, "", "<think>a</think>b</think>c", {"reasoning a", "content b</think>c", "end stop"}},
+           {{}, "", "<think></think>b</think>c", {"content b</think>c", "end stop"}},
+           {{}, "", "It is </thin", {"content It is </thin", "end stop"}},
+           {{.divides_thinking = false}, "", "a</think>b", {"content a</think>b", "end stop"}},
+           {{.source = MadeTemplate("", "<think>\n\n</think>\n\n")}, "", "a</think>b", {"content a</think>b", "end stop"}},
+           {{}, R"("stop":"END")", "aEND</think>b", {"content a", "end stop"}},
+           {{}, R"("stop":"END")", "a</think>bENDc", {"reasoning a", "content b", "end stop"}},
+           {{}, R"("response_format":{"type":"json_object"})", R"({"a": "</think>"})", {R"(content {"a": "</think>"})", "end stop"}}}) {
+    MadeAnswer answer = MadeAnswer::Whole(of.model, of.fields);
+    answer.Say(of.text);
+    EXPECT_THAT(answer.End(), ElementsAreArray(of.lines)) << of.text;
+  }
+  MadeAnswer behind = MadeAnswer::Whole(hermes, kTool);
+  behind.Say("Well.</think>\n\nI add." + call);
+  const std::vector<std::string> lines = behind.End();
+  ASSERT_GT(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "reasoning Well.");
+  EXPECT_EQ(lines[1], "content I add.");
+  EXPECT_EQ(lines.back(), "end tool_calls");
+  MadeAnswer before = MadeAnswer::Whole(hermes, kTool);
+  before.Say("Well." + call + "</think>b");
+  EXPECT_EQ(before.End().front(), "content Well.") << "what stands in front of a call is content";
+}
+
 TEST(ChoiceReaderTest, WithReasoningOffItStaysInTheContent) {
   MadeAnswer answer(MadeModel{.divides_thinking = false}, "");
   answer.Say("<think>Well</think>Yes");
@@ -156,8 +214,8 @@ TEST(ChoiceReaderTest, StopStringsBeginBehindTheThinking) {
   EXPECT_THAT(answer.lines.all(), ElementsAre("reasoning x", "content a", "end stop"));
 }
 
-TEST(ChoiceReaderTest, CallsOfEverySyntaxAreCalls) {
-  const std::vector<std::pair<ToolSyntax, std::string>> texts = {
+const std::vector<std::pair<ToolSyntax, std::string>>& CallTexts() {
+  static const std::vector<std::pair<ToolSyntax, std::string>> texts = {
       {ToolSyntax::kHermes, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>"},
       {ToolSyntax::kQwen3Coder, "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"},
       {ToolSyntax::kLlama3, "<|python_tag|>{\"name\": \"add\", \"parameters\": {\"a\": 1}}"},
@@ -166,11 +224,61 @@ TEST(ChoiceReaderTest, CallsOfEverySyntaxAreCalls) {
       {ToolSyntax::kMiniMax,
        "<minimax:tool_call>\n<invoke name=\"add\">\n<parameter name=\"a\">1</parameter>\n</invoke>\n</minimax:tool_call>"},
   };
-  for (const auto& [syntax, text] : texts) {
+  return texts;
+}
+
+TEST(ChoiceReaderTest, CallsOfEverySyntaxAreCalls) {
+  for (const auto& [syntax, text] : CallTexts()) {
     MadeAnswer answer(MadeModel{.syntax = syntax}, kTool);
     answer.Say("<think>One.</think>" + text);
     EXPECT_THAT(answer.End(), ElementsAre("reasoning One.", "call add {\"a\": 1}.", "end tool_calls")) << text;
   }
+}
+
+TEST(ChoiceReaderTest, StopStringsAreNotThoseOfCalls) {
+  for (const auto& [syntax, text] : CallTexts()) {
+    MadeAnswer answer(MadeModel{.syntax = syntax}, kTool + R"(,"stop":["\n","add","a","{"])");
+    EXPECT_TRUE(answer.Say(text)) << text;
+    EXPECT_EQ(answer.End().back(), "end tool_calls") << text;
+    EXPECT_THAT(answer.lines.all(), testing::Contains("call add {\"a\": 1}.")) << text;
+  }
+}
+
+TEST(ChoiceReaderTest, AStopStringInTheContentOfAnAnswerWithToolsEndsIt) {
+  const std::string call = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
+  MadeAnswer before(MadeModel{.syntax = ToolSyntax::kHermes}, kTool + R"(,"stop":"END")");
+  EXPECT_FALSE(
+      before.Say("I look.EN"
+                 "Dx" +
+                 call));
+  EXPECT_THAT(before.End(), ElementsAre("content I look.", "end stop"));
+  MadeAnswer behind(MadeModel{.syntax = ToolSyntax::kHermes}, kTool + R"(,"stop":"END")");
+  EXPECT_FALSE(behind.Say(call + "So.END" + call));
+  EXPECT_THAT(behind.End(), ElementsAre("call add {}.", "content So.", "end tool_calls"));
+}
+
+TEST(ChoiceReaderTest, ACallDividesTheContentThatStopStringsAreSearchedIn) {
+  MadeAnswer answer(MadeModel{.syntax = ToolSyntax::kHermes}, kTool + R"(,"stop":"END")");
+  answer.Say("EN<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>D");
+  EXPECT_THAT(answer.End(), ElementsAre("content EN", "call add {}.", "content D", "end tool_calls"));
+}
+
+TEST(ChoiceReaderTest, ScoresOfCallsDoNotWaitForStopStrings) {
+  MadeAnswer answer(MadeModel{.syntax = ToolSyntax::kLlama3}, kTool + R"(,"stop":"xyz","logprobs":true)");
+  answer.Say("{\"name\": \"add\", \"parameters\": {");
+  std::string scores;
+  for (const std::string& line : answer.lines.all()) scores += line.starts_with("scores") ? line : "";
+  EXPECT_THAT(scores, HasSubstr("[{]"));
+  EXPECT_THAT(scores, HasSubstr("[:]"));
+}
+
+TEST(ChoiceReaderTest, AnEndTokenBehindACallEndsTheAnswerAlsoWithIgnoreEos) {
+  const std::string call = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
+  MadeAnswer answer(MadeModel{.syntax = ToolSyntax::kHermes}, kTool + R"(,"ignore_eos":true,"return_token_ids":true)");
+  EXPECT_TRUE(answer.Say("I<|im_end|> look." + call + "\n"));
+  EXPECT_FALSE(answer.Say("<|im_end|>"));
+  EXPECT_THAT(answer.End(FinishReason::kLength), ElementsAre("content I look.", "call add {}.", "end tool_calls"));
+  EXPECT_EQ(answer.lines.ids.back(), kImEndId);
 }
 
 constexpr const char* kHarmonyMarks = "<|channel|> <|message|>";
@@ -316,6 +424,18 @@ TEST(ChoiceReaderTest, AScoredPromptIsAnsweredAsWell) {
   EXPECT_THAT(answer.End(FinishReason::kLength), ElementsAre("scores [<s>!][x][y]", "content xy", "scores [q]", "content q", "end length"));
 }
 
+// As lm-evaluation-harness counts them: an entry for each token of the prompt, and one for that of
+// the answer.
+TEST(ChoiceReaderTest, InACompletionAnEndTokenHasAScore) {
+  MadeAnswer scored(MadeModel(), Endpoint::kCompletions, R"({"prompt":"xy","echo":true,"logprobs":1,"max_tokens":1})");
+  scored.reader->OnToken(scored.tokens.Next('x', /*known=*/true));
+  scored.reader->OnToken(scored.tokens.Next('y', /*known=*/true));
+  EXPECT_THAT(scored.End(), ElementsAre("scores [<s>!][x][y]", "content xy", "scores [<|im_end|>!]", "end stop"));
+  MadeAnswer waiting(MadeModel(), Endpoint::kCompletions, R"({"prompt":"xy","logprobs":1,"stop":"END"})");
+  waiting.Say("E");
+  EXPECT_THAT(waiting.End(), ElementsAre("scores [E]", "content E", "scores [<|im_end|>!]", "end stop"));
+}
+
 // The joined text does not depend on where tokens cut it.
 TEST(ChoiceReaderTest, RandomTextsAreDividedAsTheirPartsSay) {
   std::mt19937 random(5);
@@ -325,8 +445,10 @@ TEST(ChoiceReaderTest, RandomTextsAreDividedAsTheirPartsSay) {
   for (int i = 0; i < 300; ++i) {
     std::string text;
     for (int n = static_cast<int>(random() % 8); n > 0; --n) text += parts[random() % parts.size()];
-    const auto joined = [&](bool by_bytes) {
-      MadeAnswer answer(MadeModel{.syntax = ToolSyntax::kHermes}, kTool + R"(,"stop":"END")");
+    const auto joined = [&](bool by_bytes, bool whole) {
+      const MadeModel hermes{.syntax = ToolSyntax::kHermes};
+      const std::string fields = kTool + R"(,"stop":"END")";
+      MadeAnswer answer = whole ? MadeAnswer::Whole(hermes, fields) : MadeAnswer(hermes, fields);
       if (by_bytes) {
         std::vector<int32_t> bytes;
         for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
@@ -337,7 +459,7 @@ TEST(ChoiceReaderTest, RandomTextsAreDividedAsTheirPartsSay) {
       answer.End(FinishReason::kLength);
       return answer.lines.all();
     };
-    EXPECT_EQ(joined(true), joined(false)) << text;
+    for (const bool whole : {false, true}) EXPECT_EQ(joined(true, whole), joined(false, whole)) << text;
   }
 }
 

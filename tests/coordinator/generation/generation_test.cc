@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "common/sampling/logits_hash.h"
 #include "tests/coordinator/generation/made_model.h"
 
 namespace lime {
@@ -133,9 +134,52 @@ TEST(GenerationTest, APromptIsScoredWhereItIsAskedFor) {
   EXPECT_EQ(echo.sampling.score_top, 0);
 }
 
+// A device gives up the plan of every request at a state with which it cannot continue.
+TEST(GenerationTest, AHashContinuesOnlyFromAStateThatOneCanHave) {
+  const auto model = MadeModel().Make();
+  ApiRequest request = Completion(*model, R"("prompt":"xyz","echo":true,"max_tokens":0,"hash_logits":true)");
+  EXPECT_FALSE(Prepared(*model, Endpoint::kCompletions, request).has_hash_state);
+  request.hash_state = "";
+  EXPECT_TRUE(Prepared(*model, Endpoint::kCompletions, request).has_hash_state);
+  LogitsHash hash;
+  hash.Add(std::vector<float>(1000, 2));
+  const std::string state = hash.State();
+  request.hash_state = state;
+  EXPECT_EQ(Prepared(*model, Endpoint::kCompletions, request).requests[0].sampling.hash_state, state);
+  for (const std::string& wrong :
+       {state + "x", state.substr(1), std::string("x"), std::string(state.size(), '\0'), std::string(state.size(), '\xFF')}) {
+    request.hash_state = wrong;
+    const ApiError error = RefusedBy(*model, Endpoint::kCompletions, request);
+    EXPECT_EQ(error.status, 400);
+    EXPECT_EQ(error.param, "lime.hash_state");
+  }
+}
+
 TEST(GenerationTest, EndTokensAreIgnoredWhereItIsAskedFor) {
   const auto model = MadeModel().Make();
   EXPECT_TRUE(Prepared(*model, Endpoint::kChat, ChatFor(*model, R"("ignore_eos":true)")).requests[0].end_tokens.empty());
+  const std::string tools = R"("ignore_eos":true,"tools":[{"type":"function","function":{"name":"add"}}])";
+  EXPECT_TRUE(Prepared(*model, Endpoint::kChat, ChatFor(*model, tools)).requests[0].end_tokens.empty());
+  for (const char* held : {R"(,"tool_choice":"required")", R"(,"response_format":{"type":"json_object"})"}) {
+    EXPECT_EQ(Prepared(*model, Endpoint::kChat, ChatFor(*model, tools + held)).requests[0].end_tokens, model->end_tokens()) << held;
+  }
+}
+
+TEST(GenerationTest, CallsThatNoMaskHoldsAreKnown) {
+  const auto model = MadeModel{.context = 200'000}.Make();
+  const auto unmasked = [&](int functions, const std::string& choice) {
+    nlohmann::json parameters = {{"type", "object"}, {"properties", nlohmann::json::object()}};
+    for (int i = 0; i < 40; ++i) parameters["properties"][absl::StrCat(i, std::string(1000, 'a'))] = nlohmann::json::object();
+    nlohmann::json tools = nlohmann::json::array();
+    for (int i = 0; i < functions; ++i) {
+      const nlohmann::json function = {{"name", absl::StrCat("add_", i)}, {"parameters", parameters}};
+      tools.push_back({{"type", "function"}, {"function", function}});
+    }
+    return Prepared(*model, Endpoint::kChat, ChatFor(*model, "\"tools\":" + tools.dump() + choice)).calls.unmasked;
+  };
+  EXPECT_TRUE(unmasked(2, ""));
+  EXPECT_FALSE(unmasked(2, R"(,"tool_choice":"none")"));
+  EXPECT_FALSE(unmasked(1, ""));
 }
 
 TEST(GenerationTest, ThePromptCacheIsLeftOutWhereItIsAskedFor) {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "common/answer_masks/answer_follower.h"
 #include "common/json_schema/answer_format.h"
 #include "coordinator/text/tools/tool_call_parser.h"
@@ -157,6 +159,53 @@ TEST(MaskFormatTest, WithAutoTheMaskBeginsAtTheMarker) {
   EXPECT_EQ(Follow(format, {"I look. ", "<tool_call>", "\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"}), "all");
   EXPECT_EQ(Follow(format, {"<think>", "<tool_call>", "x"}), "free");
   EXPECT_EQ(Follow(format, {"<tool_call>", "\n{\"name\": \"other\""}), "no");
+}
+
+// Spellings of a call that the parser takes: the mask begins in each, and so holds its arguments.
+TEST(MaskFormatTest, WithAutoTheMaskBeginsWhereverTheParserSeesACall) {
+  struct Spelling {
+    ToolSyntax syntax;
+    std::string begin, rest;
+  };
+  const std::string values = "<parameter=a>\n1\n</parameter>\n</function>";
+  const Spelling spellings[] = {
+      {ToolSyntax::kLlama3, "{\"name\": \"", "add\", \"parameters\": {\"a\":1}}"},
+      {ToolSyntax::kLlama3, "{\"name\":\"", "add\", \"parameters\": {\"a\":1}}"},
+      {ToolSyntax::kLlama3, "\n{\n  \"name\" : \"", "add\", \"parameters\": {\"a\":1}}"},
+      {ToolSyntax::kLlama3, "{\"type\": \"function\", \"name\": \"", "add\", \"parameters\": {\"a\":1}}"},
+      {ToolSyntax::kLlama3, "{\"type\":\"function\",\"name\":\"", "add\", \"parameters\": {\"a\":1}}"},
+      {ToolSyntax::kLlama3, "<|python_tag|>", "{\"name\": \"add\", \"parameters\": {\"a\":1}}"},
+      {ToolSyntax::kQwen3Coder, "So: <tool_call>", "\n<function=add>\n" + values + "\n</tool_call>"},
+      {ToolSyntax::kQwen3Coder, "So: <function=", "add>\n" + values},
+      {ToolSyntax::kQwen3Coder, "<function=", "add>\n" + values + "\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>"},
+      {ToolSyntax::kMiniMax, "<invoke name=\"", "add\">\n<parameter name=\"a\">1</parameter>\n</invoke>"},
+      {ToolSyntax::kMiniMax, "<invoke name=\"", "add\">\n<parameter name=\"a\">1</parameter>\n</invoke>\n</minimax:tool_call>"},
+      {ToolSyntax::kHarmony, "<|channel|>analysis to=functions.", "add <|constrain|>json<|message|>{\"a\":1}"},
+      {ToolSyntax::kHarmony, "<|channel|>final to=functions.", "add <|constrain|>json<|message|>{\"a\":1}"},
+  };
+  const ToolRequest tools = Tools(Mode::kAuto);
+  for (const auto& [syntax, begin, rest] : spellings) {
+    const std::string format = Format(tools, {}, {.tool_format = {syntax}});
+    std::vector<std::string> tokens;
+    for (const char c : begin) tokens.emplace_back(1, c);
+    EXPECT_EQ(Follow(format, tokens), "open") << begin;
+    tokens.push_back(rest);
+    EXPECT_EQ(Follow(format, tokens), "all") << begin << rest;
+    tokens.back() = "other";
+    EXPECT_EQ(Follow(format, tokens), "no") << begin;
+    ToolEvents events;
+    const auto parser = ToolCallParser::Create({.syntax = syntax, .functions = &tools.functions});
+    parser->Push(begin + rest, events);
+    parser->Finish(events);
+    const bool has_call = std::ranges::any_of(events.events(), [](const ToolEvent& event) { return event.text == "add"; });
+    EXPECT_TRUE(has_call) << begin << rest;
+  }
+}
+
+TEST(MaskFormatTest, AForcedCallHasItsOuterTags) {
+  const std::string forced = Format(Tools(Mode::kRequired), {}, {.tool_format = {ToolSyntax::kQwen3Coder}});
+  EXPECT_EQ(Follow(forced, {"<function="}), "no");
+  EXPECT_EQ(Follow(forced, {"<tool_call>\n<function=now>\n</function>"}), "open");
 }
 
 TEST(MaskFormatTest, WithAutoAndAFormatTheAnswerIsACallOrTheFormat) {

@@ -92,6 +92,15 @@ TEST(ServerMetricsTest, EveryFamilyHasASampleOfADeviceAlone) {
   EXPECT_EQ(parsed.at("lime_link_bandwidth_bytes_per_second{from=\"a\",kind=\"measured\",to=\"a\"}"), 0);
 }
 
+TEST(ServerMetricsTest, EveryFamilyHasASampleWhileTheModelLoads) {
+  const ServerMetrics metrics;
+  const ParsedMetrics parsed = Parsed(metrics);
+  for (const auto& [name, family] : parsed.families) EXPECT_FALSE(family.samples.empty()) << name;
+  EXPECT_EQ(parsed.at("lime_device_up{device=\"\"}"), 0);
+  EXPECT_EQ(parsed.at("lime_memory_bytes{device=\"\",kind=\"kv\"}"), 0);
+  EXPECT_EQ(parsed.at("lime_link_sent_bytes_total{from=\"\",to=\"\"}"), 0);
+}
+
 TEST(ServerMetricsTest, WithoutAPlanEveryGaugeIsZero) {
   const ServerMetrics metrics;
   const ParsedMetrics parsed = Parsed(metrics, {.model = "small", .devices = {{.name = "a"}}});

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/cases.h"
 #include "tests/coordinator/server/served.h"
@@ -96,6 +98,33 @@ TEST_F(LiveAnswerTest, AFullQueueSaysWhenToComeAgain) {
   EXPECT_EQ(reports_.rejected(Rejection::kQueueFull), 1);
   Release();
   EXPECT_THAT(running->ReadAnswer().body, EndsWith("[DONE]\n\n"));
+}
+
+// A schema of 50 KiB, which needs more than a MiB compiled.
+std::string LargeSchema(int number) {
+  nlohmann::json properties = nlohmann::json::object();
+  for (int i = 0; i < 50; ++i) {
+    properties[absl::StrCat(number, "_", i, "_", std::string(1000, static_cast<char>('a' + i % 26)))] = nlohmann::json::object();
+  }
+  const nlohmann::json schema = {{"type", "object"}, {"properties", properties}};
+  return absl::StrCat("\"response_format\":",
+                      nlohmann::json{{"type", "json_schema"}, {"json_schema", {{"name", "large"}, {"schema", schema}}}}.dump());
+}
+
+TEST_F(LiveAnswerTest, FullMemoryForSchemasIsNoFullQueue) {
+  Start();
+  devices_->Hold();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  std::string head;
+  for (int i = 0; i < 20 && !absl::StrContains(head, " 429 "); ++i) {
+    clients.push_back(Sent(Chat(100, absl::StrCat(std::string(kStream), ",", LargeSchema(i)))));
+    head = clients.back()->ReadUntil("\r\n\r\n");
+  }
+  EXPECT_THAT(head, HasSubstr(" 429 "));
+  EXPECT_THAT(head, HasSubstr("Retry-After: "));
+  EXPECT_THAT(clients.back()->ReadUntil("}}"), HasSubstr("the schemas of all requests need more than 8 MiB together"));
+  EXPECT_EQ(reports_.rejected(Rejection::kQueueFull), 0);
+  Release();
 }
 
 TEST_F(LiveAnswerTest, AListLongerThanTheQueueIsComputedBitByBit) {

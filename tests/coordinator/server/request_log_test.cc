@@ -66,6 +66,28 @@ TEST(RequestLogTest, ABodyIsOneLine) {
   EXPECT_THAT(LogLine(request, false), EndsWith(R"("{\"a\":\n\"b\"}")"));
 }
 
+TEST(RequestLogTest, ATextOfAClientCannotForgeALine) {
+  LoggedRequest request = LoggedChat();
+  const std::string type = "web\n2026-01-01T00:00:00.000Z forged\r\x1b[2J\x7f\xC2\x9B\xE2\x80\xA8" + std::string(100'000, 'a');
+  request.note = SkippedToolsNote({type, type, "other"});
+  request.body = type;
+  EXPECT_THAT(request.note, HasSubstr(", 'other'"));
+  EXPECT_LT(request.note.size(), 200u);
+  for (const bool as_json : {false, true}) {
+    const std::string line = LogLine(request, as_json);
+    for (const char* control : {"\n", "\r", "\x1b", "\x7f", "\xC2\x9B", "\xE2\x80\xA8"}) EXPECT_THAT(line, Not(HasSubstr(control)));
+    EXPECT_THAT(line, HasSubstr("\\u009b\\u2028"));
+  }
+  EXPECT_EQ(nlohmann::json::parse(LogLine(request, true))["body"], type);
+}
+
+TEST(RequestLogTest, ManySkippedToolsAreCounted) {
+  std::vector<std::string> types;
+  for (int i = 0; i < 20; ++i) types.push_back(absl::StrCat("kind_", i));
+  EXPECT_THAT(SkippedToolsNote(types), EndsWith("'kind_7' and 12 more"));
+  EXPECT_EQ(SkippedToolsNote({"web_search", "web_search"}), "skipped tools of the types 'web_search'");
+}
+
 TEST(RequestLogTest, LinesThatWaitAreWrittenAtTheEnd) {
   std::vector<std::string> lines;
   {

@@ -117,9 +117,10 @@ TEST(CallFramesTest, ACallOfHarmonyMayBeginWithItsRecipient) {
   request.choice.mode = ToolChoice::Mode::kAuto;
   const auto frames = FrameCalls({ToolSyntax::kHarmony}, request);
   ASSERT_TRUE(frames.ok());
-  ASSERT_EQ(frames->alternatives.size(), 4u);
+  ASSERT_EQ(frames->alternatives.size(), 6u);
   EXPECT_EQ(frames->alternatives[1].prefix, "to=functions.add<|channel|>commentary <|constrain|>json<|message|>");
-  ASSERT_EQ(frames->starts.size(), 3u);
+  EXPECT_EQ(frames->alternatives[2].prefix, "to=functions.add <|constrain|>json<|message|>");
+  ASSERT_EQ(frames->starts.size(), 5u);
   for (const MaskStart& start : frames->starts) {
     const std::string frame = start.text.substr(start.text.size() - start.frame_bytes);
     int begun = 0;
@@ -128,7 +129,7 @@ TEST(CallFramesTest, ACallOfHarmonyMayBeginWithItsRecipient) {
       ++begun;
       EXPECT_EQ(Parse(ToolSyntax::kHarmony, call.prefix + "{}"), call.function->name + "({})");
     }
-    EXPECT_EQ(begun, 2) << start.text;
+    EXPECT_EQ(begun, frame == "to=functions." ? 4 : 2) << start.text;
   }
 }
 

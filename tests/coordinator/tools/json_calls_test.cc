@@ -22,6 +22,15 @@ TEST(HermesCallsTest, BlanksBesideCallsAreNoContent) {
   EXPECT_EQ(Hermes("\n\n" + call + "\n" + call + "\n\n"), "f({})f({})");
 }
 
+TEST(HermesCallsTest, ManyBlanksDoNotWaitForACall) {
+  ToolEvents events;
+  const auto parser = ToolCallParser::Create({.syntax = kHermes});
+  for (int i = 0; i < 100; ++i) parser->Push("\n", events);
+  std::string content;
+  for (const ToolEvent& event : events.events()) content += event.text;
+  EXPECT_GE(content.size(), 64u);
+}
+
 TEST(HermesCallsTest, ContentMayFollow) {
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
   EXPECT_EQ(Hermes(call + " \nDone. " + call + "\n."), "f({})' \nDone.'f({})'\n.'");
@@ -197,6 +206,10 @@ TEST(Llama3CallsTest, OtherAnswersAreContentAsTheyCame) {
            "<|python_tag|>brave_search.call(query=\"x\")",
            "<|python_tag|><|python_tag|>{\"name\": \"f\", \"parameters\": {}}",
            "[{\"name\": \"f\", \"parameters\": {}}]",
+           "{\"parameters\": {}, \"name\": \"f\"}",  // no mask can begin before the name
+           "{\"id\": \"1\", \"name\": \"f\", \"parameters\": {}}",
+           "{\"type\": \"function\", \"parameters\": {}, \"name\": \"f\"}",
+           "{\"type\": \"function\", \"type\": \"function\", \"name\": \"f\", \"parameters\": {}}",
        }) {
     EXPECT_EQ(Parse(kLlama3, text), "'" + text + "'");
   }

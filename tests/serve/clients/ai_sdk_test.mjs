@@ -84,3 +84,38 @@ for (const [name, languageModel] of Object.entries(models)) {
     });
   });
 }
+
+// By default this provider refers to earlier items by their ids, and the server keeps none.
+const own = (itemId) => ({providerOptions: {openai: {itemId}}});
+const {prompt, ...unprompted} = settings;
+const responses = {...unprompted, model: models['openai, responses'], maxOutputTokens: 12, tools: {look: tool({inputSchema: schema})}, toolChoice: 'none'};
+const keepsNothing = {providerOptions: {openai: {store: false}}};
+const history = [
+  {role: 'user', content: prompt},
+  {role: 'assistant', content: [{type: 'text', text: 'I look.', ...own('msg_1')},
+    {type: 'tool-call', toolCallId: 'call_1', toolName: 'look', input: {}, ...own('fc_1')}]},
+  {role: 'tool', content: [{type: 'tool-result', toolCallId: 'call_1', toolName: 'look', output: {type: 'text', value: 'a hill'}}]},
+];
+
+test('openai, responses: later turns send their items where store is false', async () => {
+  const first = await generateText({...responses, ...keepsNothing, messages: [{role: 'user', content: prompt}]});
+  const messages = [{role: 'user', content: prompt}, ...first.response.messages, {role: 'user', content: 'And then?'}];
+  const second = await generateText({...responses, ...keepsNothing, messages});
+  assert.ok(second.usage.inputTokens > first.usage.inputTokens);
+  const third = await generateText({...responses, ...keepsNothing, messages: history});
+  assert.ok(third.usage.inputTokens > first.usage.inputTokens);
+});
+
+test('openai, responses: the error of a reference names store', async () => {
+  await assert.rejects(generateText({...responses, messages: history}), (error) => {
+    assert.equal(error.statusCode, 400);
+    assert.match(error.message, /providerOptions\.openai\.store/);
+    return true;
+  });
+});
+
+test('openai, responses: a reference to reasoning is skipped', async () => {
+  const thought = {role: 'assistant', content: [{type: 'reasoning', text: 'Hm.', ...own('rs_1')}, {type: 'text', text: 'A hill.'}]};
+  const messages = [{role: 'user', content: prompt}, thought, {role: 'user', content: 'And then?'}];
+  assert.ok((await generateText({...responses, messages})).usage.outputTokens > 0);
+});

@@ -38,6 +38,14 @@ for (const [name, fits] of [['look', isLook], ['add', isAdd]]) {
   });
 }
 
+test(`${syntax}: neither a stop text nor ignore_eos keeps a call from its end`, async () => {
+  const answer = await openai.chat.completions.create({...request, ignore_eos: true, tool_choice: forced('look'), stop: ['\n', '{', 'at', 'look']});
+  const {message, finish_reason} = answer.choices[0];
+  assert.equal(finish_reason, 'tool_calls');
+  assert.equal(message.tool_calls.length, 1);
+  assert.ok(isLook(JSON.parse(message.tool_calls[0].function.arguments)), message.tool_calls[0].function.arguments);
+});
+
 test(`${syntax}: a stream tells the name first, then the arguments alone`, async () => {
   const deltas = [];
   for await (const chunk of await openai.chat.completions.create({...request, tool_choice: 'required', stream: true})) {
