@@ -214,7 +214,9 @@ void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
            "context)")
       .Shown();
   command
-      .Add("--placement", &placement, "Which blocks stay in memory if not all fit: first_n, last_n, interleaved, or auto for the fastest")
+      .Add("--placement", &placement,
+           "Which blocks stay in memory if not all fit: first_n, last_n, interleaved, attention_first, or auto for the fastest of the "
+           "first three")
       .Shown();
   command.Add("--pool", &pool,
               "Ring for streamed parts: a number of parts or a size such as 128MiB, at least two parts; without it LIME chooses");
@@ -227,14 +229,24 @@ void ModelFlags::AddTo(const CommandFlags& command, bool clusters) {
 }
 
 void ModelFlags::AddSparsityTo(const CommandFlags& command) {
+  sparsity = "auto";
   command
       .Add("--sparsity", &sparsity,
-           "off, or exact: with bundles of `lime prepare --bundles`, a token reads and computes only those neurons of an MLP with ReLU "
-           "that are not zero; the results are the same")
+           "exact: with bundles of `lime prepare --bundles`, a token reads and computes only those neurons of an MLP with ReLU that are "
+           "not zero; the results are the same. off: all neurons. auto: exact if `lime calibrate` has learned what the model activates "
+           "and it is predicted to be faster. predicted: the neurons that the predictor of `lime calibrate --predictor` names, and no "
+           "others; "
+           "results change")
       .Shown();
   command
       .Add("--neurons", &neurons,
-           "With --sparsity exact, neurons of each layer for which memory has room; auto: as many as the rest of the model leaves room for")
+           "With --sparsity exact, neurons of each layer for which memory has room; auto: those that a calibration says are worth it, or, "
+           "without one, as many as the rest of the model leaves room for")
+      .Shown();
+  command
+      .Add("--decider", &decider,
+           "With --sparsity exact, what decides which neurons are zero: dense, the weights themselves; certified, where bundles have them, "
+           "low-bit copies of these that prove it, so that the weights need not be read; auto: what is predicted to be faster")
       .Shown();
   command.Add("--window", &window, "With --sparsity exact, neurons that none of the last so many tokens has used leave memory").Shown();
 }
@@ -260,12 +272,16 @@ absl::StatusOr<int64_t> ModelFlags::MostPositions(const ModelSpec& spec) const {
 }
 
 absl::Status ModelFlags::ApplySparsity(LocalPlanRequest& request) const {
-  if (sparsity == "predicted")
-    return WrongCall("--sparsity predicted is not supported: a predictor misses neurons, so that results change; use off or exact");
-  if (sparsity != "off" && sparsity != "exact")
-    return WrongCall(absl::StrCat("--sparsity ", AsTyped(sparsity), " is unknown; use off or exact"));
+  const std::optional<SparsityWish> wish = ParseSparsity(sparsity);
+  if (!wish) return WrongCall(absl::StrCat("--sparsity ", AsTyped(sparsity), " is unknown; use auto, off, exact or predicted"));
+  request.sparsity = *wish;
   if (window < 1 || window > kMaxWindowMasks) return WrongCall(absl::StrCat("--window ", window, " is outside 1 to ", kMaxWindowMasks));
   request.window_masks = window;
+  const std::optional<DeciderWish> by = ParseDecider(decider);
+  if (!by) return WrongCall(absl::StrCat("--decider ", AsTyped(decider), " is unknown; use auto, dense or certified"));
+  request.decider = *by;
+  if (*wish == SparsityWish::kPredicted && *by != DeciderWish::kAuto)
+    return WrongCall("--decider is for --sparsity exact; with predicted, the predictor decides");
   int64_t rows = 0;
   if (neurons == "auto") return absl::OkStatus();
   if (!absl::SimpleAtoi(neurons, &rows) || rows < 1 || rows > kMaxNeurons)

@@ -87,8 +87,9 @@ struct ModelFlags {
   std::string experts = "auto";
   std::string read_ahead = "auto";
   std::string routes;            // recorded, to plan with; a command adds its flag itself
-  std::string sparsity = "off";  // off or exact
+  std::string sparsity = "off";  // auto, off, exact or predicted; auto if the command has the flag
   std::string neurons = "auto";
+  std::string decider = "auto";  // auto, dense or certified
   int32_t window = kUsualWindowMasks;
   std::string profile;
   std::string cluster;
@@ -99,13 +100,12 @@ struct ModelFlags {
 
   // `clusters`: the command also runs on a cluster. Without it there is no --cluster.
   void AddTo(const CommandFlags& command, bool clusters = true);
-  // The flags --sparsity, --neurons and --window.
+  // The flags --sparsity, --neurons, --decider and --window.
   void AddSparsityTo(const CommandFlags& command);
   // Refuses values out of range.
   absl::Status Check() const;
   // Writes the memory flags to `request`. Refuses values out of range.
   absl::Status Apply(LocalPlanRequest& request) const;
-  bool sparse() const { return sparsity == "exact"; }
   // The maximum length of a sequence: --context, or the model's own.
   absl::StatusOr<int64_t> MostPositions(const ModelSpec& spec) const;
 

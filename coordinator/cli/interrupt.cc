@@ -25,12 +25,16 @@ void Write(int file, const char* text, size_t bytes) {
   [[maybe_unused]] const ssize_t written = write(file, text, bytes);
 }
 
-// Calls only what a signal handler may call (signal-safety(7)).
-[[noreturn]] void EndNow() {
+// The functions from here to OnAlarm call only what a signal handler may call (signal-safety(7)).
+void SayInterrupted() {
   constexpr char kClearLine[] = "\r\033[K";
   if (on_terminal.load()) Write(STDERR_FILENO, kClearLine, sizeof(kClearLine) - 1);
-  if (json_wanted.load()) Write(STDOUT_FILENO, kJson, sizeof(kJson) - 1);
   Write(STDERR_FILENO, kSentence, sizeof(kSentence) - 1);
+}
+
+[[noreturn]] void EndNow() {
+  if (json_wanted.load()) Write(STDOUT_FILENO, kJson, sizeof(kJson) - 1);
+  SayInterrupted();
   _exit(kInterrupted);
 }
 
@@ -83,12 +87,13 @@ const std::atomic<bool>& Interrupted() {
   return interrupted;
 }
 
-void Interrupt() {
-  OnSignal(SIGTERM);
-}
-
 void EndAtOnce() {
   EndNow();
+}
+
+void EndUnserved() {
+  SayInterrupted();
+  _exit(0);
 }
 
 SignalListener::SignalListener(std::function<void(int signal)> on_signal) : on_signal_(std::move(on_signal)) {

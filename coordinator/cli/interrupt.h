@@ -47,10 +47,11 @@ class GracefulStop {
 
 // ---- For programs that end in steps
 
-// Does what one of the three signals does.
-void Interrupt();
 // Ends the process as a signal does when no GracefulStop exists.
 [[noreturn]] void EndAtOnce();
+// The same for a service that is stopped before it serves: nothing has failed, so the exit code is 0
+// and no error is printed to stdout.
+[[noreturn]] void EndUnserved();
 
 // Receives the three signals from now on, in place of the above. They stay blocked in the thread
 // that makes this object and in all threads that begin afterwards, so make it first.

@@ -144,25 +144,30 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t voc
   for (const auto& item : absl::StrSplit(Text(list), ',')) {
     int32_t id = 0;
     if (!absl::SimpleAtoi(item, &id) || id < 0 || id >= vocab) {
-      return WrongCall(absl::StrCat(Text(where), ": \"", item, "\" is not an id below ", vocab, "; write ids like 1,2,3"));
+      return WrongCall(absl::StrCat(Text(where), ": ", AsTyped(std::string(item)), " is not an id below ", vocab, "; write ids like 1,2,3"));
     }
     ids.push_back(id);
   }
   return ids;
 }
 
-absl::StatusOr<std::vector<std::vector<int32_t>>> ReadCompanions(const std::string& path, int64_t vocab, size_t most) {
-  std::vector<std::vector<int32_t>> companions;
-  if (path.empty()) return companions;
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--batch-with", path, kMaxCompanionBytes));
-  if (text.empty()) return WrongCall(absl::StrCat("--batch-with ", path, " is empty; write ids like 1,2,3, one sequence a line"));
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadIdLists(std::string_view flag, const std::string& path, int64_t vocab, size_t most,
+                                                              Bytes most_bytes) {
+  const std::string name = absl::StrCat(Text(flag), " ", path);
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText(flag, path, most_bytes));
+  if (text.empty()) return WrongCall(absl::StrCat(name, " is empty; write ids like 1,2,3, one sequence a line"));
+  std::vector<std::vector<int32_t>> lists;
   std::istringstream file(text);
   for (std::string line; std::getline(file, line);) {
-    if (companions.size() == most) return WrongCall(absl::StrCat("--batch-with ", path, " has more than ", most, " lines"));
-    LIME_ASSIGN_OR_RETURN(companions.emplace_back(),
-                          ParseIds(line, vocab, absl::StrCat("--batch-with ", path, " line ", companions.size() + 1)));
+    if (lists.size() == most) return WrongCall(absl::StrCat(name, " has more than ", most, " lines"));
+    LIME_ASSIGN_OR_RETURN(lists.emplace_back(), ParseIds(line, vocab, absl::StrCat(name, " line ", lists.size() + 1)));
   }
-  return companions;
+  return lists;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadCompanions(const std::string& path, int64_t vocab, size_t most) {
+  if (path.empty()) return std::vector<std::vector<int32_t>>();
+  return ReadIdLists("--batch-with", path, vocab, most, kMaxCompanionBytes);
 }
 
 }  // namespace lime::cli

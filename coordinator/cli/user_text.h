@@ -39,7 +39,11 @@ std::vector<std::vector<int32_t>> CutIntoWindows(const std::vector<int32_t>& ids
 // Ids like "1,2,3", each below `vocab`. An error is a wrong call; `where` opens its sentence.
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where);
 
-// One such list per line, at most `most` lines; empty without a `path`.
+// One such list per line of the file that `flag` names, or of stdin: at least one, at most `most`.
+absl::StatusOr<std::vector<std::vector<int32_t>>> ReadIdLists(std::string_view flag, const std::string& path, int64_t vocab, size_t most,
+                                                              Bytes most_bytes);
+
+// Those of --batch-with; empty without a `path`.
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadCompanions(const std::string& path, int64_t vocab, size_t most);
 
 }  // namespace lime::cli

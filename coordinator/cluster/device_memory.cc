@@ -51,6 +51,19 @@ Bytes AssumedForOthers(const ModelSpec& spec, int64_t rows) {
   return std::max(rows, experts.per_token) * (std::max(hidden, inner) * ElementBytes(spec.working_dtype) + std::max(hidden, 2 * inner) * 4);
 }
 
+Bytes AssumedForNeurons(const ModelSpec& spec, int64_t rows, int64_t directions) {
+  constexpr Bytes kLanes = 32 * 4, kColumns = 256 * 4;  // of an output: sums of a row, and columns that wait
+  constexpr Bytes kNeuron = 48;                         // its number, its row and its column, wherever they are
+  constexpr Bytes kEntry = 16, kScratch = 4 * kMiB;
+  const Bytes hidden = spec.config.hidden_size, inner = spec.config.MostIntermediate();
+  const Bytes of_proofs = directions < 0 ? 0 : rows * (hidden * 12 + directions * 8) + inner;
+  return rows * (hidden * kLanes + inner * kEntry) + hidden * kColumns + inner * kNeuron + of_proofs + kScratch;
+}
+
+Bytes AssumedForPredictors(const ModelSpec& spec, int64_t rows, int64_t rank) {
+  return rows * (rank * (4 + ElementBytes(spec.working_dtype)) + spec.config.MostIntermediate());
+}
+
 Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes) {
   constexpr Bytes kEnds = 64 * kKiB;  // reads begin and end on 4 KiB
   Bytes largest = 0;

@@ -23,6 +23,12 @@ Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows
 // REQUIRES: the model has experts
 Bytes AssumedForOthers(const ModelSpec& spec, int64_t rows);
 
+// What sparse MLPs need besides their neurons (planner/plan/sparse_parts.h) in steps of `rows` rows:
+// workspaces of the kernels. `directions`: of the largest copy of a decider; -1: there is none.
+Bytes AssumedForNeurons(const ModelSpec& spec, int64_t rows, int64_t directions);
+// The same for predictors of at most that rank, which also name the neurons of prompts.
+Bytes AssumedForPredictors(const ModelSpec& spec, int64_t rows, int64_t rank);
+
 // Memory of a ring beyond its streamed parts. A part is contiguous, so a part that does not fit
 // before the ring's end starts again at its beginning. `part_bytes` 0: whole blocks.
 Bytes RingSlack(const ModelSpec& spec, Bytes part_bytes);

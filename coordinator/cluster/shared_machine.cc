@@ -30,7 +30,7 @@ void ShareDisks(const std::vector<std::vector<std::string>>& machines, std::vect
     const auto sharers = static_cast<double>(machine.size());
     for (DescribedDevice& device : devices) {
       if (std::ranges::find(machine, device.name) == machine.end()) continue;
-      for (DiskPoint& point : device.profile.disk) point.bytes_per_second /= sharers, point.latency_ms *= sharers;
+      device.profile.ScaleDisk(1 / sharers);
     }
   }
 }

@@ -9,8 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
+#include "coordinator/commands/bench_flash.h"
 #include "coordinator/commands/commands.h"
+#include "coordinator/commands/single_steps.h"
 #include "coordinator/sessions/local_session.h"
 #include "daemon/profile/limits.h"
 #include "daemon/profile/measure_disk.h"
@@ -27,7 +28,9 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 struct BenchFlags {
+  std::string what;  // empty, or flash
   ModelFlags model;
+  FlashFlags flash;
   int64_t prompt = 512;
   int64_t position = 128;  // where decoding is measured
   int64_t batch = 4;
@@ -63,59 +66,8 @@ absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
   return points.front().bytes_per_second;
 }
 
-// Runs single steps of a plan in this process, one at a time. Every step computes the same
-// positions, so the state is steady. All ids are known and each slot has a sequence as long as the
-// context, so nothing is sampled.
-//
-// This is not the work of Serving, which keeps the device busy: it orders steps ahead, moves to the
-// next position with every token, and fills a step with chunks of other prompts. Here a limit is
-// measured between two steps, while the device does nothing.
-//
-// Thread: the caller's. The plan's threads report when a step has ended.
-class SingleSteps {
- public:
-  explicit SingleSteps(LocalDevice& device) : device_(device) {}
-  ~SingleSteps() { device_.Abandon(); }
-
-  absl::Status Open(const std::vector<int32_t>& ids) {
-    LIME_RETURN_IF_ERROR(device_.Open([this](int32_t /*device*/, const FromDevice& what) { OnNews(what); }));
-    for (int32_t slot = 0; slot < device_.plan().sequences; ++slot)
-      Send(AdmitOrder{.sequence = slot, .request = slot, .positions = std::ssize(ids), .prompt = ids});
-    return absl::OkStatus();
-  }
-
-  absl::Status Step(const MicroBatch& batch) {
-    Send(StepOrder{.microbatches = {batch}});
-    const int64_t wanted = ++ordered_;
-    absl::MutexLock lock(&mutex_);
-    const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ >= wanted || !health_.ok(); };
-    while (!mutex_.AwaitWithTimeout(absl::Condition(&done), kLook)) {
-      if (Interrupted()) return absl::CancelledError("interrupted");
-    }
-    return health_;
-  }
-
- private:
-  static constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often a wait looks for Ctrl-C
-
-  void Send(decltype(Order::what) what) { device_.Send({.order = {.number = next_++, .what = std::move(what)}, .sampling = {}}); }
-
-  void OnNews(const FromDevice& what) {
-    absl::MutexLock lock(&mutex_);
-    const auto* const sampled = std::get_if<SampledNews>(&what);
-    if (std::holds_alternative<StepEndedNews>(what) || (sampled != nullptr && sampled->ends_step)) ++ended_;
-    if (const auto* const failed = std::get_if<FailedNews>(&what)) health_ = failed->status;
-  }
-
-  LocalDevice& device_;
-  int64_t next_ = 0;     // orders sent
-  int64_t ordered_ = 0;  // steps ordered
-  absl::Mutex mutex_;
-  int64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status health_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Measures figures and limits in turn, so that both see the same noise. If the model streams, the
+// Measures figures and limits in turn, so that both see the same noise. Every step computes the same
+// positions, so the state is steady. If the model streams, the
 // disk reads during the computation and ahead for the next step. Then steps of one kind follow each
 // other, with no other measurement between them.
 class ModelBench {
@@ -351,6 +303,10 @@ absl::Status PrintReport(const Report& report, const BenchFlags& flags) {
 
 absl::Status Bench(const BenchFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.model.Check());
+  if (flags.what == "flash") return BenchFlash(flags.model, flags.flash);
+  if (!flags.what.empty()) return WrongCall(absl::StrCat("bench ", AsTyped(flags.what), " is unknown; use flash, or leave it out"));
+  if (const std::string given = flags.flash.Given(); !given.empty())
+    return WrongCall(absl::StrCat(given, " is for `lime bench flash`, and changes nothing without that word; leave it out"));
   if (flags.batch < 1 || flags.batch > kMaxBatch) return WrongCall(absl::StrCat("--batch ", flags.batch, " is outside 1 to ", kMaxBatch));
   if (flags.rounds < 1 || flags.rounds > 10000) return WrongCall(absl::StrCat("--rounds ", flags.rounds, " is outside 1 to 10000"));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model.model));
@@ -381,8 +337,10 @@ void AddBenchCommand(Commands& commands) {
   const auto [command, flags] =
       commands.Add<BenchFlags>("bench",
                                "Measure load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
-                               "products if the model is resident, the disk if it streams (--memory)",
-                               "", Bench);
+                               "products if the model is resident, the disk if it streams (--memory). `lime bench flash`: the reads of "
+                               "sparse MLPs instead, rung by rung",
+                               kFlashFooter, Bench);
+  command.Add("what", &flags.what, "flash, for the ladder of \"LLM in a flash\"");
   flags.model.AddTo(command, /*clusters=*/false);  // it measures the limits of this machine
   // --prompt and --position set the first two. Repeated positions have no KV on disk.
   for (const char* other : {"--context", "--chunk", "--kv-dir", "--no-kv-spill"}) command.Remove(other);
@@ -390,6 +348,7 @@ void AddBenchCommand(Commands& commands) {
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();
   command.Add("--rounds", &flags.rounds, "Rounds to measure; the medians are printed").Shown();
+  flags.flash.AddTo(command);
 }
 
 }  // namespace lime::cli

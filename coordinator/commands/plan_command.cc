@@ -15,6 +15,7 @@
 #include "coordinator/reports/plan_report.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/text_table.h"
+#include "coordinator/sessions/sparse_flags.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
@@ -32,6 +33,7 @@ struct PlanFlags {
   std::string experts = "auto";
   std::string read_ahead = "auto";
   std::string routes;
+  ModelFlags sparse;  // --sparsity and the flags beside it alone
   OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
   std::optional<double> time_limit_ms;
@@ -73,6 +75,9 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));
   report.explanations = planning.Explain(report.plan);
   report.max_ttft_ms = flags.max_ttft_ms;
+  const SparseModel& of_model = planning.inputs().sparse.model;
+  report.sparsity_why = planning.sparsity_why();
+  if (report.sparsity_why.empty() && of_model.bundles) report.sparsity_why = of_model.lacks;
   report.notes = planning.inputs().notes;
   if (std::string note = NoReadAheadText(report.plan, planning.inputs().ahead_places.value_or(0)); !note.empty())
     report.notes.push_back(std::move(note));
@@ -98,6 +103,9 @@ absl::Status RunPlan(PlanFlags& flags) {
     LIME_ASSIGN_OR_RETURN(const RouteCurve routes, ReadRoutes(flags.routes, inputs.spec, inputs.request.model_name));
     UseRoutes(routes, inputs.request);
   }
+  LIME_ASSIGN_OR_RETURN(SparseInputs sparse, ReadSparseInputs(flags.sparse, inputs.model_argument));
+  sparse.held = std::move(inputs.sparse.held);
+  inputs.sparse = std::move(sparse);
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {
     if (!absl::IsResourceExhausted(report.status())) return report.status();
@@ -134,6 +142,7 @@ void AddPlanCommand(Commands& commands) {
   command.Add("--strategy,-s", &flags.strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard").Shown();
   AddExpertsFlags(command, flags.experts, flags.read_ahead);
   AddRoutesFlag(command, flags.routes);
+  flags.sparse.AddSparsityTo(command);
   command.Add("--max-ttft", &flags.max_ttft_ms, "Bound on the time to the first token, in milliseconds; 0: no bound");
   command.Add("--time-limit", &flags.time_limit_ms,
               "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed always gives the same plan");
@@ -144,7 +153,8 @@ void AddPlanCommand(Commands& commands) {
   command.ShowUnder("What to plan", {"--model", "--model-spec", "--cluster", "--device-profiles", "--bandwidth"});
   command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--state-snapshots", "--kv-tokens", "--no-kv-spill",
                                 "--no-kv-lending", "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
-  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--read-ahead", "--routes", "--time-limit", "--split-head", "--seed"});
+  command.ShowUnder("Search", {"--piece", "--strategy", "--experts", "--read-ahead", "--routes", "--sparsity", "--neurons", "--decider",
+                               "--window", "--time-limit", "--split-head", "--seed"});
   command.ShowUnder("Output", {"--out", "--overwrite", "--json"});
 }
 

@@ -1,6 +1,9 @@
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,8 +14,11 @@
 #include "coordinator/commands/commands.h"
 #include "coordinator/planning/calibrations.h"
 #include "coordinator/reports/progress.h"
+#include "coordinator/reports/screen.h"
 #include "daemon/machine/files.h"
 #include "daemon/stores/block_store.h"
+#include "daemon/stores/decider_frames.h"
+#include "daemon/weights/predictor_store.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {
@@ -68,11 +74,28 @@ void PrintBundles(const std::optional<BundleSummary>& bundles) {
 
 // What orders new bundles: the calibration that is named, or that of the store, or, for --bundles alone,
 // that of the model's folder.
+std::string CalibrationPath(const PrepareFlags& flags) {
+  if (!flags.calibration.empty()) return flags.calibration;
+  const bool of_store = !flags.bundles || FileExists(CalibrationFile(flags.out));
+  return CalibrationFile(of_store ? flags.out : flags.model);
+}
+
 absl::StatusOr<std::optional<Calibration>> CalibrationFor(const PrepareFlags& flags) {
   if (!flags.bundles && !HasBundles(flags.out)) return std::nullopt;
+  const std::string path = CalibrationPath(flags);
+  if (flags.calibration.empty() && !FileExists(path)) return std::nullopt;
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model));
-  const bool of_store = !flags.bundles || FileExists(CalibrationFile(flags.out));
-  return ReadCalibration(flags.calibration, of_store ? flags.out : flags.model, spec);
+  return ReadCalibration(path, "", spec);
+}
+
+// The frames of the copies that the calibration learned. Without them bundles get no copies, and a sentence
+// says so: runs then decide with the deciders themselves.
+std::vector<LayerFrame> FramesFor(const PrepareFlags& flags, const std::optional<Calibration>& calibration) {
+  if (!calibration || calibration->copies.empty()) return {};
+  absl::StatusOr<std::vector<LayerFrame>> frames = ReadFrames(FramesFile(CalibrationPath(flags)), *calibration);
+  if (frames.ok()) return *std::move(frames);
+  Screen::Say(absl::StrCat("no copies of deciders are written: ", std::string(frames.status().message())));
+  return {};
 }
 
 std::map<int32_t, std::vector<int32_t>> PlacesOf(const std::optional<Calibration>& calibration) {
@@ -82,21 +105,38 @@ std::map<int32_t, std::vector<int32_t>> PlacesOf(const std::optional<Calibration
   return places;
 }
 
+// A store with bundles gets the predictor of the model, if it has none.
+absl::Status CopyPredictor(const PrepareFlags& flags) {
+  const std::string from = PredictorPath(flags.model), to = PredictorPath(flags.out);
+  if (!flags.bundles || !FileExists(from) || FileExists(to)) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::copy_file(from, to, error);
+  return error ? ErrnoStatus(error.value(), to, "copy the predictor to") : absl::OkStatus();
+}
+
 absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& root) {
   Pass pass;
   LIME_ASSIGN_OR_RETURN(const std::optional<Calibration> calibration, CalibrationFor(flags));
   const OutputFlag copy{.kind = OutputKind::kCalibration, .flag = "--out", .path = CalibrationFile(flags.out)};
   if (calibration && FileExists(copy.path)) LIME_RETURN_IF_ERROR(copy.Check());
+  const std::vector<LayerFrame> frames = FramesFor(flags, calibration);
+  LIME_ASSIGN_OR_RETURN(const auto copiers, CopiersOf(frames, calibration ? *calibration : Calibration()));
   // Where it orders all bundles of the store, the store gets a copy of it, by which later calls repair it.
-  const auto write_copy = [&] { return calibration ? copy.Write(EncodeCalibration(*calibration)) : absl::OkStatus(); };
+  const auto write_copy = [&]() -> absl::Status {
+    if (!calibration) return absl::OkStatus();
+    if (!frames.empty()) LIME_RETURN_IF_ERROR(WriteFrames(FramesFile(copy.path), frames).status());
+    return copy.Write(EncodeCalibration(*calibration));
+  };
   LIME_ASSIGN_OR_RETURN(const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
                           return PrepareBlockStore(flags.model, flags.out,
                                                    {.watch = watch,
                                                     .bundles = flags.bundles,
                                                     .bundle_places = PlacesOf(calibration),
+                                                    .decider_copies = copiers,
                                                     .first_bundles = write_copy,
                                                     .overwrite = flags.overwrite});
                         }));
+  LIME_RETURN_IF_ERROR(CopyPredictor(flags));
   root.update({{"layers", report.layers},
                {"bytes", report.bytes},
                {"files", report.files},
@@ -105,6 +145,7 @@ absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& r
                {"written_bytes", pass.bytes},
                {"seconds", pass.seconds}});
   AddBundles(report.bundles, root);
+  if (report.bundles) root["decider_copies"] = copiers.size();
   if (flags.json) return report;
   const std::string what =
       absl::StrFormat("%s: %d layers in %d files, %s", flags.out, report.layers, report.files, FormatBytes(report.bytes));
@@ -115,6 +156,7 @@ absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& r
     absl::PrintF("%s; wrote %s%s\n", what, pass.Text(), kept);
   }
   PrintBundles(report.bundles);
+  if (report.bundles && !copiers.empty()) absl::PrintF("copies of deciders: %d layers\n", copiers.size());
   return report;
 }
 

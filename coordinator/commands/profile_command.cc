@@ -26,6 +26,7 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/machine/files.h"
 #include "daemon/machine/system_memory.h"
+#include "daemon/profile/measure_bursts.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/measure_rates.h"
@@ -96,7 +97,11 @@ absl::Status MeasureDiskOf(const Checkpoint& checkpoint, const ProfileFlags& fla
       std::vector<DiskPoint> disk,
       MeasureDisk(checkpoint.FilePaths(),
                   {.seconds = flags.seconds, .memory = memory / 2, .progress = Progress(line), .cancelled = &Interrupted()}));
-  profile.SetDisk(std::move(disk));
+  LIME_ASSIGN_OR_RETURN(const std::optional<BurstCost> bursts,
+                        MeasureBursts(checkpoint.FilePaths(), {.seconds = std::min(MeasureBurstsOptions().seconds, flags.seconds / 2),
+                                                               .memory = memory / 2,
+                                                               .cancelled = &Interrupted()}));
+  profile.SetDisk(std::move(disk), bursts);
   return absl::OkStatus();
 }
 
@@ -142,6 +147,9 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
     absl::PrintF("disk     %7.2f GB/s, %8.2f ms, %s reads, %d in flight\n", p.bytes_per_second / 1e9, p.latency_ms,
                  FormatBytes(p.read_bytes), p.depth);
   }
+  if (profile.bursts)
+    absl::PrintF("bursts   n small reads of s bytes: %.3f ms + n (%.1f us + s / %.2f GB/s)\n", profile.bursts->burst_ms,
+                 1000 * profile.bursts->read_ms, profile.bursts->bytes_per_ms / 1e6);
   if (model == nullptr) return;
   absl::PrintF("%s: milliseconds of one block; a step takes %.3f ms besides its blocks\n", model->name, model->step_overhead_ms);
   for (const LayerHalf half : {LayerHalf::kAttention, LayerHalf::kMlp, LayerHalf::kNone}) {

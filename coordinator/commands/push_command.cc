@@ -71,6 +71,7 @@ absl::Status Push(PushFlags& flags) {
   }
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenPushSource(flags.inputs.model));
   LIME_ASSIGN_OR_RETURN(std::vector<PushedDevice> devices, DevicesToPush(*source, cluster, chosen));
+  LIME_RETURN_IF_ERROR(CheckNeedNoBundles(devices));
   const absl::Status pushed = PushToAll({.source = *source, .keys = cluster.client.keys, .check = !flags.quick}, devices);
   if (!flags.json) {
     for (const PushedDevice& device : devices) {

@@ -313,11 +313,24 @@ absl::Status RunRemotely(RunFlags& flags) {
   return End(flags, summary, Report(*session, flags, summary, output), absl::OkStatus());
 }
 
+int64_t AllPromptTokens(const RunShape& shape) {
+  int64_t tokens = 0;
+  for (const auto& prompt : shape.prompts) tokens += std::ssize(prompt);
+  return tokens;
+}
+
+// Decode steps.
+int64_t NewTokens(const RunShape& shape) {
+  return shape.most_new_tokens * ((std::ssize(shape.prompts) + shape.sequences - 1) / shape.sequences);
+}
+
 absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape) {
   LIME_ASSIGN_OR_RETURN(ClusterSession::Options options, flags.ForCluster());
   options.context = shape.context;
   options.sequences = shape.sequences;
   options.prompt_tokens = shape.longest;
+  options.sparse.all_prompt_tokens = AllPromptTokens(shape);
+  options.sparse.new_tokens = NewTokens(shape);
   options.snapshots = SnapshotsFor(files.spec.config, {.failures = true});
   options.trace = flags.traces();
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(options));
@@ -337,9 +350,7 @@ absl::Status WriteRoutes(const RunFlags& flags, const ModelSpec& spec, const Rou
 }
 
 absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape) {
-  int64_t prompt_tokens = 0;
-  for (const auto& prompt : shape.prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
-  const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
+  const int64_t prompt_tokens = AllPromptTokens(shape);
   const auto routes = flags.routes.path.empty() ? nullptr : std::make_shared<RouteRecorder>();
   LIME_ASSIGN_OR_RETURN(
       const std::unique_ptr<LocalSession> session,
@@ -350,7 +361,7 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
                           .sequences = static_cast<int32_t>(shape.sequences),
                           .prompt_tokens = shape.longest,
                           .all_prompt_tokens = prompt_tokens,
-                          .new_tokens = shape.most_new_tokens * rounds},
+                          .new_tokens = NewTokens(shape)},
                          {.trace = flags.traces(), .routes = routes, .progress = nullptr}));
   if (routes == nullptr) return RunIn(*session, flags, files, shape, prompt_tokens);
   return RunIn(*session, flags, files, shape, prompt_tokens, [&] { return WriteRoutes(flags, session->spec(), *routes); });

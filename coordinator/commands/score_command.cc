@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "coordinator/sessions/local_session.h"
 #include "coordinator/sessions/remote_session.h"
 #include "coordinator/sessions/score.h"
+#include "coordinator/sessions/sparse_flags.h"
 
 namespace lime::cli {
 namespace {
@@ -22,28 +22,38 @@ namespace {
 using nlohmann::json;
 
 constexpr Bytes kLogitsBytes = 64 * kMiB;  // of one step: bounds the chunk of large vocabularies
-constexpr size_t kMaxCompanions = 255;
+constexpr size_t kMaxCompanions = 255, kMaxSequences = size_t{1} << 20;
 constexpr int64_t kTopInJson = 5;
 
 struct ScoreFlags {
   ModelFlags model;
   UrlFlags server;
   std::string ids;
+  std::string ids_file;
   std::string text_file;
   std::string batch_with;
   std::optional<int64_t> top;          // not given: kTopInJson with --json, else none
   ClusterSession::Options on_cluster;  // with --cluster
 };
 
+// The sequences of --ids or --ids-file; empty with --text-file.
+absl::StatusOr<std::vector<std::vector<int32_t>>> GivenIds(const ScoreFlags& flags, int64_t vocab) {
+  if (!flags.ids_file.empty()) return ReadIdLists("--ids-file", flags.ids_file, vocab, kMaxSequences, kMaxTextBytes);
+  if (flags.ids.empty()) return std::vector<std::vector<int32_t>>();
+  LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, vocab, "--ids"));
+  return std::vector<std::vector<int32_t>>{std::move(ids)};
+}
+
 absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flags, const ModelFiles& files) {
   LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
-  if (!flags.ids.empty()) {
-    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, files.spec.config.vocab_size, "--ids"));
-    if (static_cast<int64_t>(ids.size()) > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat("--ids holds ", ids.size(), " ids, but the context is ", limit, "; score fewer"));
-    }
-    return std::vector<std::vector<int32_t>>{std::move(ids)};
+  LIME_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> given, GivenIds(flags, files.spec.config.vocab_size));
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (std::ssize(given[i]) <= limit) continue;
+    const std::string where = flags.ids_file.empty() ? "--ids" : absl::StrCat("--ids-file ", flags.ids_file, " line ", i + 1);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(where, " holds ", given[i].size(), " ids, but the context is ", limit, "; score fewer"));
   }
+  if (!given.empty()) return given;
   if (limit < 2) return WrongCall("--context must be at least 2 to score a text");
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", flags.text_file, kMaxTextBytes));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, files.tokenizer->Encode(text, {.add_special = false}));
@@ -54,21 +64,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
   return CutIntoWindows(ids, files.bos(), limit);
 }
 
-// nullopt if nothing was scored: the first id has no probability.
-std::optional<double> Perplexity(const std::vector<ScoredPosition>& positions) {
-  double sum = 0;
-  int64_t count = 0;
-  for (const ScoredPosition& position : positions) {
-    if (!position.logprob) continue;
-    sum -= *position.logprob;
-    ++count;
-  }
-  if (count == 0) return std::nullopt;
-  return std::exp(sum / static_cast<double>(count));
-}
-
 absl::Status PrintJson(json root, const std::vector<ScoredPosition>& positions, std::optional<uint64_t> hash) {
-  const std::optional<double> perplexity = Perplexity(positions);
+  const std::optional<double> perplexity = PerplexityOf(positions);
   root["perplexity"] = perplexity ? json(*perplexity) : json();
   root["logits_xxh3"] = hash ? json(HashText(*hash)) : json();
   json& list = root["positions"] = json::array();
@@ -93,7 +90,7 @@ void PrintTop(const std::vector<ScoredPosition>& positions) {
 }
 
 void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, std::optional<uint64_t> hash) {
-  const std::optional<double> perplexity = Perplexity(positions);
+  const std::optional<double> perplexity = PerplexityOf(positions);
   absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %s\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
                perplexity ? absl::StrFormat("%.4f", *perplexity) : "none, because the first id has no score",
                hash ? HashText(*hash) : "none, because the server hashes each window by itself");
@@ -133,6 +130,9 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   cluster.sequences = 1 + std::ssize(options.companions);
   cluster.prompt_tokens = longest;
   cluster.kv.no_spill = flags.model.no_kv_spill;
+  if (cluster.plan.empty()) {
+    LIME_ASSIGN_OR_RETURN(cluster.sparse, ReadSparseInputs(flags.model, flags.model.model));
+  }
   cluster.cancel = &Interrupted();
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(cluster));
   return ScoreIn<ClusterSession>(*session, flags, windows, options, [](const ClusterSession& of) { return of.DeviceLines(); });
@@ -155,10 +155,8 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
 
 // The windows of the call, with the ids and the context of the server.
 absl::StatusOr<std::vector<std::vector<int32_t>>> ToScoreRemotely(const ScoreFlags& flags, const RemoteSession& session) {
-  if (!flags.ids.empty()) {
-    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, std::numeric_limits<int32_t>::max(), "--ids"));
-    return std::vector<std::vector<int32_t>>{std::move(ids)};
-  }
+  LIME_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> given, GivenIds(flags, std::numeric_limits<int32_t>::max()));
+  if (!given.empty()) return given;
   const int64_t window = flags.model.context > 0 ? flags.model.context : session.context();
   if (window < 2) return WrongCall("--context must be at least 2 to score a text; the server does not say what its context is");
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", flags.text_file, kMaxTextBytes));
@@ -169,7 +167,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScoreRemotely(const ScoreFla
 }
 
 absl::Status CheckScored(const ScoreFlags& flags, int64_t top) {
-  if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
+  const int given =
+      static_cast<int>(!flags.ids.empty()) + static_cast<int>(!flags.ids_file.empty()) + static_cast<int>(!flags.text_file.empty());
+  if (given != 1) return WrongCall("give one of --ids 1,2,3, --ids-file FILE and --text-file FILE");
   if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));
   return absl::OkStatus();
 }
@@ -196,7 +196,7 @@ absl::Status Score(ScoreFlags& flags) {
   LIME_RETURN_IF_ERROR(UseModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check());
   LIME_RETURN_IF_ERROR(CheckScored(flags, top));
-  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/flags.ids.empty()));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/!flags.text_file.empty()));
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
   LIME_ASSIGN_OR_RETURN(options.companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxCompanions));
@@ -204,7 +204,8 @@ absl::Status Score(ScoreFlags& flags) {
   for (std::vector<int32_t>& companion : options.companions) {
     if (std::ssize(companion) == files.spec.config.max_positions) companion.pop_back();
   }
-  int64_t longest = static_cast<int64_t>(windows.front().size());
+  int64_t longest = 0;
+  for (const auto& window : windows) longest = std::max(longest, std::ssize(window));
   for (const auto& companion : options.companions) longest = std::max<int64_t>(longest, static_cast<int64_t>(companion.size()));
   const int64_t affordable = std::max<int64_t>(1, kLogitsBytes / (4 * files.spec.config.vocab_size));
   const int64_t chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kUsualChunk, affordable));
@@ -223,6 +224,7 @@ void AddScoreCommand(Commands& commands) {
   flags.model.AddTo(command);
   flags.model.AddSparsityTo(command);
   command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; LIME adds none");
+  command.Add("--ids-file", &flags.ids_file, "File of sequences to score one after another: a line of ids such as 1,2,3 for each");
   command.Add("--text-file", &flags.text_file,
               "Text to score, cut into windows as long as the context: each has BOS, then the next context - 1 ids");
   command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, otherwise none");

@@ -80,7 +80,7 @@ class ServerRun {
 
  private:
   enum class Stage {
-    kLoading,  // signals end the process
+    kLoading,  // a signal ends the process
     kServing,  // the first signal drains
     kEnding,   // the next signal ends the process
   };
@@ -89,7 +89,7 @@ class ServerRun {
     if (signal == SIGHUP) return Reload();
     const absl::MutexLock lock(&mutex_);
     if (stage_ == Stage::kEnding) EndAtOnce();
-    if (stage_ == Stage::kLoading) return Interrupt();
+    if (stage_ == Stage::kLoading) EndUnserved();
     stage_ = Stage::kEnding;
   }
 

@@ -42,8 +42,9 @@ absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Devic
   ClusterHoldings holdings;
   for (size_t i = 0; i < devices.size(); ++i) {
     LIME_RETURN_IF_ERROR(answers[i].status());
-    if (answers[i]->whole) continue;
     const ClusterConfig::Device& device = file.config.devices[i];
+    holdings.neurons[device.name] = answers[i]->neurons;
+    if (answers[i]->whole) continue;
     holdings.homes[device.name] = answers[i]->blocks;
     if (!answers[i]->accepts_pushes || !device.weights.empty()) holdings.no_push.insert(device.name);
   }

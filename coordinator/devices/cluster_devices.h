@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/devices/cluster_file.h"
+#include "planner/plan/sparse_parts.h"
 #include "planner/search/block_homes.h"
 
 namespace lime::cli {
@@ -18,6 +19,8 @@ struct ClusterHoldings {
   BlockHomes homes;                      // of devices that hold only some blocks
   std::set<std::string> no_push;         // devices that accept no push
   std::map<std::string, Bytes> runtime;  // memory of limed itself, on devices without a plan
+  // For sparse MLPs, of every device. Pushed weights come without any.
+  std::map<std::string, NeuronFiles> neurons;
 };
 
 // Asks all devices at once. Unavailable, in one sentence that names every silent device and says

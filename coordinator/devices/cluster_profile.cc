@@ -138,7 +138,7 @@ void AddKnownModels(const DescribedCluster& before, DescribedCluster& measured) 
     for (const ModelCompute& model : known->profile.models) {
       if (device.profile.FindModel(model.key) == nullptr) device.profile.SetModel(model);
     }
-    if (device.profile.disk.empty()) device.profile.SetDisk(known->profile.disk);
+    if (device.profile.disk.empty()) device.profile.SetDisk(known->profile.disk, known->profile.bursts);
   }
 }
 

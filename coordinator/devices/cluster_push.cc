@@ -79,9 +79,27 @@ std::vector<PushedDevice> DevicesOfPlan(const ClusterClient::Options& cluster, c
   std::vector<PushedDevice> devices;
   for (const ClusterClient::Device& at : cluster.devices) {
     devices.push_back({.at = at});
-    if (const int32_t device = DeviceNamed(plan, at.name); device >= 0) devices.back().blocks = BlocksOn(plan, device);
+    if (const int32_t device = DeviceNamed(plan, at.name); device >= 0) {
+      devices.back().blocks = BlocksOn(plan, device);
+      for (const int part : PartsOn(plan, device)) {
+        if (plan.parts[part].sparse()) devices.back().sparse_layers.push_back(plan.parts[part].block.layer);
+      }
+    }
   }
   return devices;
+}
+
+absl::Status CheckNeedNoBundles(const std::vector<PushedDevice>& devices) {
+  for (const PushedDevice& device : devices) {
+    if (device.own_weights() || device.sparse_layers.empty()) continue;
+    const size_t more = device.sparse_layers.size() - 1;
+    return absl::FailedPreconditionError(
+        absl::StrCat("device \"", device.at.name, "\" would compute the MLP of layer ", device.sparse_layers.front(),
+                     more > 0 ? absl::StrCat(" and of ", more, " more") : "",
+                     " from bundles, which are not pushed; prepare a store with `lime prepare --bundles` on it, and name its folder as "
+                     "`weights` of the device in the cluster file"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<StoreSource>> OpenPushSource(const std::string& model) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netdb.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/input/device_name.h"
 #include "common/input/host_port.h"
 #include "coordinator/cli/command.h"
@@ -23,6 +25,22 @@
 #include "planner/plan/device/backend_names.h"
 
 namespace lime::cli {
+namespace {
+
+// The status of the child once it has ended. It is told to end once `cancel` is set, which may be null.
+int StatusAtEnd(pid_t child, const std::atomic<bool>* cancel) {
+  constexpr absl::Duration kLook = absl::Milliseconds(20);
+  int status = 0;
+  for (;;) {
+    const pid_t ended = waitpid(child, &status, cancel == nullptr ? 0 : WNOHANG);
+    if (ended == child || (ended < 0 && errno != EINTR)) return status;
+    if (ended != 0) continue;
+    if (cancel->load()) kill(child, SIGTERM);
+    absl::SleepFor(kLook);
+  }
+}
+
+}  // namespace
 absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
   LimedCall call;
   call.device_ = device;
@@ -121,7 +139,7 @@ std::vector<std::string> LimedCall::Reach(const std::vector<std::string>& words)
   return device_.ssh.empty() ? words : OverSsh(ssh_, words);
 }
 
-absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words) {
+absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words, const std::atomic<bool>* cancel) {
   const FileDescriptor said(memfd_create("lime", MFD_CLOEXEC));
   if (!said.valid()) return ErrnoStatus(errno, words.front(), "listen to");
   std::vector<char*> argv(words.size() + 1);  // the last is null
@@ -135,9 +153,8 @@ absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words) {
   const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return ErrnoStatus(error, words.front(), "start");
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = StatusAtEnd(child, cancel);
+  if (cancel != nullptr && cancel->load()) return absl::CancelledError("interrupted");
   std::string text(4096, 0);
   text.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(said.get(), text.data(), text.size(), 0))));
   text.resize(text.find_last_not_of("\n\r ") + 1);

@@ -2,6 +2,7 @@
 // they ask for.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,8 +48,9 @@ class LimedCall {
 };
 
 // Runs a program to its end and returns its output (stdout and stderr). If it fails, an error with
-// the output. InvalidArgument: the program reports a wrong call.
-absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words);
+// the output. InvalidArgument: the program reports a wrong call. Once `cancel` is set, which may be null,
+// the program is told to end, and the call is cancelled.
+absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words, const std::atomic<bool>* cancel = nullptr);
 
 // Whether a daemon on this machine can listen on the host of `address`. True for a name that cannot
 // be resolved; limed then reports the error.

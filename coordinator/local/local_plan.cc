@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,8 +13,10 @@
 #include "daemon/machine/system_memory.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/registry/registry.h"
+#include "planner/demand/calibration.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/sparse_parts.h"
+#include "planner/problem/neuron_demand.h"
 #include "planner/problem/plan_parts.h"
 #include "planner/problem/plan_problem.h"
 #include "planner/unit_places.h"
@@ -47,6 +50,8 @@ absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request
     return Invalid(request.model_name, ": a context of ", request.context, " positions is outside 1 to ", most,
                    ", which config.json states as max_position_embeddings");
   }
+  if (request.sparsity == SparsityWish::kExact && request.neurons.empty())
+    return Invalid(request.model_name, ": no layer has bundles, so none can be sparse");
   if (request.unit_places.value_or(0) > 0 && !spec.config.experts)
     return Invalid(request.model_name, ": it has no experts, of which ", *request.unit_places, " could have a place in memory");
   if (request.ahead_places > 0 && !spec.config.experts) return Invalid(request.model_name, ": it has no experts that could be read ahead");
@@ -78,11 +83,13 @@ class LocalPlanning {
                      .prompt_tokens = prompt_tokens_,
                      .ahead_places = request.ahead_places,
                      .unit_hits = request.routes.hits,
+                     .predictor = request.predictor,
+                     .predictor_ranks = request.predictor_ranks,
                      .unit_policies = request.routes.policies};
   }
 
   absl::StatusOr<LocalPlan> Run() {
-    if (!request_.neurons.empty()) return PlanSparse();
+    if (request_.sparsity == SparsityWish::kExact) return PlanSparse();
     if (request_.unit_places.value_or(0) > 0) {
       plan_request_.unit_places = *request_.unit_places;
       return PlanForKv();
@@ -119,18 +126,81 @@ class LocalPlanning {
 
   absl::StatusOr<LocalPlan> PlanWithRows(int64_t rows) {
     plan_request_.neuron_rows = request_.neurons;
-    for (int64_t& neurons : plan_request_.neuron_rows) neurons = std::min(neurons, rows);
+    for (size_t layer = 0; layer < request_.neurons.size(); ++layer) {
+      const bool is_known = request_.calibration == nullptr || OfLayer(*request_.calibration, static_cast<int32_t>(layer)) != nullptr;
+      plan_request_.neuron_rows[layer] = is_known ? std::min(request_.neurons[layer], rows) : 0;
+    }
     return PlanForUsualChunk();
   }
 
-  // Without curves of the model, nothing is known of its zeros. So rows get the memory that the rest of
-  // the model leaves, if it fits, and little of it otherwise.
   absl::StatusOr<LocalPlan> PlanSparse() {
-    constexpr int64_t kLeastShare = 8, kCloseEnough = 64;
     if (request_.at) request_.at("sparse MLPs");
     plan_request_.window_masks = request_.window_masks;
+    plan_request_.calibration = request_.calibration;
+    plan_request_.bundles_on_path = request_.bundles_on_path;
+    plan_request_.new_tokens = request_.new_tokens;
+    if (request_.decider == DeciderWish::kCertified) {
+      LIME_RETURN_IF_ERROR(CheckCertified());
+      plan_request_.deciders = request_.copies;
+    }
+    if (request_.neuron_rows) return PlanWithRows(*request_.neuron_rows);
+    if (request_.calibration == nullptr) return PlanUncalibrated();
+    const bool chooses = request_.decider == DeciderWish::kAuto && !request_.copies.empty() && MayProve();
+    return chooses ? PlanWithCopies() : PlanCalibrated();
+  }
+
+  bool MayProve() const { return ProvesZeros(request_.backend, spec_, {.numerics = request_.numerics}); }
+
+  absl::Status CheckCertified() const {
+    const bool any = std::ranges::any_of(request_.copies, [](const DeciderForm& form) { return form.bits > 0; });
+    if (!any)
+      return Invalid(request_.model_name, ": no bundles have a copy of a decider; `lime calibrate` and `lime prepare --bundles` make them");
+    if (MayProve()) return absl::OkStatus();
+    return Invalid(request_.model_name, ": sums in the order of this CPU's bf16 dot product have no proof; use --numerics portable");
+  }
+
+  // Each layer with its decider, or with a copy of it.
+  absl::StatusOr<LocalPlan> PlanWithCopies() {
+    LocalPlan newest, best;
+    const auto plan_with = [&](const std::vector<DeciderForm>& deciders) -> absl::StatusOr<Plan> {
+      plan_request_.deciders = deciders;
+      LIME_ASSIGN_OR_RETURN(newest, PlanCalibrated());
+      return newest.plan;
+    };
+    const std::vector<DeciderForm> copies = KnownCopies(*request_.calibration, request_.copies);
+    LIME_RETURN_IF_ERROR(
+        ChooseDeciders({.calibration = request_.calibration.get(), .copies = copies, .plan = plan_with, .best = [&] { best = newest; }})
+            .status());
+    return best;
+  }
+
+  absl::StatusOr<LocalPlan> PlanCalibrated() {
+    const std::optional<BurstCost> burst = BurstCostOf(profile_);  // its disk is assumed if it was not measured
+    if (!burst) return absl::ResourceExhaustedError("the profile of this machine has no rate of small reads; run `lime profile` again");
+    LocalPlan newest, best;
+    const auto plan_with = [&](const std::vector<int64_t>& rows) -> absl::StatusOr<Plan> {
+      plan_request_.neuron_rows = rows;
+      LIME_ASSIGN_OR_RETURN(newest, PlanForUsualChunk());
+      return newest.plan;
+    };
+    LIME_RETURN_IF_ERROR(ChooseNeuronRows(spec_, {.neurons = request_.neurons,
+                                                  .calibration = request_.calibration.get(),
+                                                  .deciders = plan_request_.deciders,
+                                                  .predictor_ranks = plan_request_.predictor_ranks,
+                                                  .on_path = request_.bundles_on_path,
+                                                  .batch = request_.sequences,
+                                                  .burst = *burst,
+                                                  .plan = plan_with,
+                                                  .best = [&] { best = newest; }})
+                             .status());
+    return best;
+  }
+
+  // Nothing is known of zeros. So rows get the memory that the rest of the model leaves, if it fits, and
+  // little of it otherwise.
+  absl::StatusOr<LocalPlan> PlanUncalibrated() {
+    constexpr int64_t kLeastShare = 8, kCloseEnough = 64;
     const int64_t all = std::ranges::max(request_.neurons);
-    if (request_.neuron_rows) return PlanWithRows(std::min(*request_.neuron_rows, all));
     const auto streams = [](const LocalPlan& plan) { return std::ranges::any_of(plan.plan.parts, &PlanPart::streamed); };
     const int64_t least = std::max<int64_t>(1, all / kLeastShare);
     int64_t rows = least, too_many = all + 1;
@@ -315,7 +385,9 @@ class LocalPlanning {
                                  .max_sequences = request_.sequences,
                                  .context = request_.context,
                                  .num_kv_pages = pages,
-                                 .sparse_rows = request_.neurons.empty() ? 0 : request_.sequences,
+                                 .sparse_rows = plan_request_.neuron_rows.empty() ? 0 : request_.sequences,
+                                 .copied_directions = CopiedDirections(plan_request_),
+                                 .predictor_rank = request_.predictor_ranks.empty() ? 0 : std::ranges::max(request_.predictor_ranks),
                                  .numerics = request_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes of_backend, PlanActivationBytes(request_.backend, spec_, backend));
     const Bytes activations = of_backend + SparseMemory(spec_, plan_request_);
@@ -376,12 +448,62 @@ class LocalPlanning {
 
 }  // namespace
 
+namespace {
+
+// Of all prompts and steps.
+double WholeWorkMs(const LocalPlanRequest& request, const Plan& plan) {
+  const double step_ms = TimeMs(plan);
+  if (request.new_tokens + request.all_prompt_tokens <= 0) return step_ms;
+  const auto prompt = static_cast<double>(std::max<int64_t>(1, request.prompt_tokens));
+  const double prompts = std::max(1.0, static_cast<double>(request.all_prompt_tokens) / prompt);
+  return prompts * PromptMs(plan) + static_cast<double>(request.new_tokens) * step_ms;
+}
+
+absl::StatusOr<LocalPlan> PlanWithWish(const ModelSpec& spec, LocalPlanRequest request, SparsityWish wish) {
+  request.sparsity = wish;
+  return LocalPlanning(spec, request).Run();
+}
+
+// Dense or with sparse MLPs, in the same budget. Which of them changes no result, with or without a predictor.
+absl::StatusOr<LocalPlan> PlanFaster(const ModelSpec& spec, LocalPlanRequest request) {
+  const bool asks = request.placement != Placement::kAuto || request.ring || request.ring_parts || request.resident_share;
+  absl::StatusOr<LocalPlan> off = PlanWithWish(spec, request, SparsityWish::kOff);
+  const bool compares = request.sparsity == SparsityWish::kAuto || request.sparsity == SparsityWish::kPredicted;
+  if (!compares || request.neurons.empty() || request.calibration == nullptr) return off;
+  if (asks && off.ok()) off->sparsity_why = "--placement, --pool and --resident are for plans without sparse MLPs";
+  if (asks) return off;
+  if (!off.ok() && !absl::IsResourceExhausted(off.status())) return off;
+  if (off.ok() && request.new_tokens == 0 && request.all_prompt_tokens > 0) {
+    off->sparsity_why = "prompts alone gain nothing from sparse MLPs";
+    return off;
+  }
+  if (off.ok()) request.budget = off->plan.devices.front().budget;
+  absl::StatusOr<LocalPlan> exact = PlanWithWish(spec, request, SparsityWish::kExact);
+  if (!off.ok() && !exact.ok()) return off;
+  if (!exact.ok() && !absl::IsResourceExhausted(exact.status())) {
+    off->sparsity_why = absl::StrCat("there is no plan with sparse MLPs: ", exact.status().message());
+    return off;
+  }
+  SparsityTimes times;
+  if (off.ok()) times.off_ms = TimeMs(off->plan), times.off_work_ms = WholeWorkMs(request, off->plan);
+  if (exact.ok()) times.exact_ms = TimeMs(exact->plan), times.exact_work_ms = WholeWorkMs(request, exact->plan);
+  SparsityChoice choice = ChooseSparsity(times);
+  if (choice.exact && off.ok()) exact->budget_text = off->budget_text;
+  absl::StatusOr<LocalPlan> chosen = std::move(choice.exact ? exact : off);
+  chosen->sparsity_why = std::move(choice.why);
+  return chosen;
+}
+
+}  // namespace
+
 absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckRequest(spec, request));
   return ChooseSnapshots(request.snapshots, [&](int32_t snapshots) {
     LocalPlanRequest with = request;
     with.snapshots.count = snapshots;
-    return LocalPlanning(spec, with).Run();
+    const bool sparse =
+        with.sparsity == SparsityWish::kExact || (with.sparsity == SparsityWish::kPredicted && with.neuron_rows && !with.neurons.empty());
+    return sparse ? PlanWithWish(spec, with, SparsityWish::kExact) : PlanFaster(spec, with);
   });
 }
 

@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/demand/calibration.h"
 #include "planner/demand/route_curve.h"
+#include "planner/neuron_places.h"
 #include "planner/one_device.h"
 #include "planner/plan/device/backend_names.h"
 #include "planner/plan/device/device_profile.h"
@@ -49,21 +52,35 @@ struct LocalPlanRequest {
   // demand reserves all KV.
   std::optional<int64_t> unit_places;
   // Sparse MLPs: by layer, its neurons if these have bundles (BundleStore::SparseNeurons), else 0. Empty:
-  // no MLP is sparse. Memory has rows for `neuron_rows` of them in every layer; nullopt: for as many as
-  // the rest of the model leaves room for; if the rest streams, for an eighth, halved until it fits. A
-  // plan with sparse MLPs reserves all KV.
+  // no MLP is sparse. kAuto: they are if there is a calibration, the plan is predicted faster with them,
+  // and no placement, ring or share is asked for. A plan with sparse MLPs reserves all KV.
+  //
+  // Memory has rows for `neuron_rows` neurons in every layer. nullopt: with a calibration, the rows that
+  // make the plan fastest (planner/neuron_places.h). Without one, as many as the rest of the model leaves
+  // room for; if the rest streams, an eighth, halved until it fits.
+  SparsityWish sparsity = SparsityWish::kOff;
+  // Whether these MLPs use the copies of their deciders. kAuto: with a calibration, and rows that are not
+  // asked for, layers use those with which the plan is fastest.
+  DeciderWish decider = DeciderWish::kAuto;
   std::vector<int64_t> neurons;
   std::optional<int64_t> neuron_rows;
+  // By layer, the copy of the decider that its bundles have (SparseModel::copies); empty: none has any.
+  std::vector<DeciderForm> copies;
   int32_t window_masks = kUsualWindowMasks;  // PlanRequest::window_masks
-  RouteCurve routes;                         // what decode steps hit in memory; empty: a generic curve
-  int64_t expected_positions = 0;            // mean of a sequence, for predictions; 0: the whole context
-  int32_t sequences = 1;                     // that run together
-  SnapshotWish snapshots;                    // of each sequence; none if memory has no room for them
-  int64_t prompt_tokens = 1;                 // of the longest prompt
-  int64_t chunk = 0;                         // maximum prompt tokens computed together; 0: best for the work
-  int64_t all_prompt_tokens = 0;             // the work: tokens of all prompts; 0: of one
-  int64_t new_tokens = 0;                    // the work: decode steps
-  int64_t logit_rows = 0;                    // rows of a chunk that may ask for logits; at least `sequences`
+  bool bundles_on_path = true;               // PlanRequest
+  std::shared_ptr<const Calibration> calibration;
+  // kPredicted: PlanRequest. The calibration is of the neurons that the predictor names.
+  std::string predictor;
+  std::vector<int32_t> predictor_ranks;
+  RouteCurve routes;               // what decode steps hit in memory; empty: a generic curve
+  int64_t expected_positions = 0;  // mean of a sequence, for predictions; 0: the whole context
+  int32_t sequences = 1;           // that run together
+  SnapshotWish snapshots;          // of each sequence; none if memory has no room for them
+  int64_t prompt_tokens = 1;       // of the longest prompt
+  int64_t chunk = 0;               // maximum prompt tokens computed together; 0: best for the work
+  int64_t all_prompt_tokens = 0;   // the work: tokens of all prompts; 0: of one
+  int64_t new_tokens = 0;          // the work: decode steps, the first of which find no neurons in memory
+  int64_t logit_rows = 0;          // rows of a chunk that may ask for logits; at least `sequences`
 
   // Used if not everything stays in memory.
   Placement placement = Placement::kAuto;
@@ -86,6 +103,7 @@ struct LocalPlan {
   Plan plan;                   // one device, "local"; its memory by kind adds up to the budget
   std::string budget_text;     // how the budget was derived; empty if it was given
   bool disk_profiled = false;  // false: the planned disk rate is an assumption
+  std::string sparsity_why;    // why kAuto has chosen this plan; empty if it has not compared
 };
 
 // Errors: InvalidArgument for a context that the model does not have; ResourceExhausted if the

@@ -1,6 +1,7 @@
 #include "coordinator/planning/cluster_planning.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/planning/baselines/retained_kv.h"
+#include "coordinator/planning/sparse_search.h"
 #include "daemon/logic/hosting/units_message.h"
 #include "planner/evaluation/lower_bound.h"
 #include "planner/kv/hosting/kv_hosting.h"
@@ -18,6 +20,7 @@
 #include "planner/plan/device/backend_names.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_rows.h"
+#include "planner/problem/plan_parts.h"
 #include "planner/unit_places.h"
 
 namespace lime {
@@ -38,6 +41,8 @@ constexpr double kMemoryForExperts[] = {1, 0.9, 0.75};  // of what a plan leaves
 constexpr int32_t kAheadIfDivided = 2;                  // PlanRequest::ahead_places; a disk rarely waits for longer reads of others
 constexpr double kMostPromptLoss = 1.2;                 // a prompt takes at most so many times as long if experts are divided
 
+constexpr char kPromptsAlone[] = "prompts alone gain nothing from sparse MLPs";
+
 constexpr double kWorthLeaving = 0.005;  // minimum gain in the mean time over all levels
 
 // The streamed parts of `cut`, as parts of `plan`, from which it was cut.
@@ -55,6 +60,12 @@ std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
     }
   }
   return streamed;
+}
+
+// Whether plans for both have the same parts, in the same order.
+bool HaveTheSameParts(const PlanRequest& a, const PlanRequest& b) {
+  const auto is_sparse = [](int64_t rows) { return rows > 0; };
+  return std::ranges::equal(a.neuron_rows, b.neuron_rows, {}, is_sparse, is_sparse) && a.deciders == b.deciders;
 }
 
 // The work of a thorough search for `instance`. A move looks at all blocks four times.
@@ -83,7 +94,7 @@ SearchOptions ClusterPlanning::SearchFor() const {
   SearchOptions options;
   options.granularity = inputs_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
   options.seed = options_.seed;
-  options.time_limit_ms = std::max(1.0, std::min(options_.work_ms, kShareOfLeft * LeftMs()));
+  options.time_limit_ms = std::max(1.0, std::min(work_share_ * options_.work_ms, kShareOfLeft * LeftMs()));
   if (!options_.time_limit_ms) options.max_work = MostWork(problem_.instance);
   // KV does not grow under plans that read weights again for every micro-batch.
   options.may_reload = inputs_.request.kv_tokens == 0;
@@ -120,8 +131,15 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   if (inputs_.request.ahead_places > 0 && !inputs_.spec.config.experts)
     return cli::WrongCall(absl::StrCat("--read-ahead ", inputs_.request.ahead_places, " is for models with experts, and ",
                                        inputs_.request.model_name, " has none; leave it out"));
+  const SparseInputs& sparse = inputs_.sparse;
+  if (sparse.model.predictor != nullptr) {
+    LIME_RETURN_IF_ERROR(CheckHavePredictor(sparse, inputs_.devices));
+    UseCalibration(sparse, inputs_.request);
+    for (ClusterDevice& device : inputs_.devices) device.activations += SparseActivations();
+  }
   absl::StatusOr<Plan> whole = Search();
   if (inputs_.request.unit_places > 0) return whole;
+  if (auto faster = SearchFasterSparse(whole)) return *std::move(faster);
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayUseHosts())) {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
@@ -158,6 +176,88 @@ absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   if (grows) return growing;
   std::tie(inputs_, problem_, best_) = before;
   return whole;
+}
+
+std::optional<absl::StatusOr<Plan>> ClusterPlanning::SearchFasterSparse(const absl::StatusOr<Plan>& whole) {
+  const SparseInputs& sparse = inputs_.sparse;
+  if (sparse.asks()) return SearchSparse(whole);
+  if (!sparse.compares() || options_.strategy != Strategy::kLime || !whole.ok()) return std::nullopt;
+  if (inputs_.request.prompt_tokens == inputs_.request.context && sparse.new_tokens == 0) {
+    sparsity_why_ = kPromptsAlone;
+    return std::nullopt;
+  }
+  const auto before = std::tuple(inputs_, problem_, best_);
+  absl::StatusOr<Plan> found = SearchSparse(whole);
+  SparsityTimes times{.off_ms = TimeMs(*whole), .off_work_ms = WholeWorkMs(sparse, *whole)};
+  if (found.ok()) times.exact_ms = TimeMs(*found), times.exact_work_ms = WholeWorkMs(sparse, *found);
+  SparsityChoice choice = ChooseSparsity(times);
+  const bool is_odd = !found.ok() && !absl::IsResourceExhausted(found.status());
+  sparsity_why_ = is_odd ? absl::StrCat("there is no plan with sparse MLPs: ", found.status().message()) : std::move(choice.why);
+  if (choice.exact) return found;
+  std::tie(inputs_, problem_, best_) = before;
+  return std::nullopt;
+}
+
+absl::StatusOr<Plan> ClusterPlanning::SearchSparse(const absl::StatusOr<Plan>& whole) {
+  At("sparse MLPs");
+  const SparseInputs sparse = inputs_.sparse;
+  const std::vector<ClusterDevice> devices = inputs_.devices;
+  const Bytes before = SparseActivations();
+  UseCalibration(sparse, inputs_.request);
+  if (whole.ok()) begins_at_ = HomesLike(*whole);
+  auto best = std::tuple(inputs_, problem_, best_);
+  const auto search = [&](const SparseChoice& choice, double work) -> absl::StatusOr<Plan> {
+    inputs_.request.neuron_rows = choice.neuron_rows, inputs_.request.deciders = choice.deciders;
+    const Bytes more = SparseActivations() - before;
+    for (size_t d = 0; d < devices.size(); ++d) inputs_.devices[d].activations = devices[d].activations + more;
+    const auto& [of_best, problem, found] = best;
+    seeds_.clear();
+    if (HaveTheSameParts(of_best.request, inputs_.request)) seeds_.push_back(found.found.plan);
+    work_share_ = work;
+    absl::StatusOr<Plan> plan = Search();
+    work_share_ = 1;
+    return plan;
+  };
+  absl::StatusOr<Plan> plan = SearchSparsePlan({.spec = inputs_.spec,
+                                                .sparse = sparse,
+                                                .devices = devices,
+                                                .whole = whole.ok() ? &*whole : nullptr,
+                                                .batch = whole.ok() ? whole->batch : inputs_.request.sequences,
+                                                .plan = search,
+                                                .best = [&] { best = std::tuple(inputs_, problem_, best_); },
+                                                .ends = [this] { return Ends(); }});
+  begins_at_.clear(), seeds_.clear();
+  std::tie(inputs_, problem_, best_) = std::move(best);
+  return plan;
+}
+
+// What kernels need for sparse MLPs and predictors, and places for pieces.
+Bytes ClusterPlanning::SparseActivations() const {
+  const PlanRequest& request = inputs_.request;
+  Bytes bytes = 0;
+  if (!request.neuron_rows.empty())
+    bytes += SharedSparseMemory(inputs_.spec, request) + AssumedForNeurons(inputs_.spec, request.sequences, CopiedDirections(request));
+  if (!request.predictor_ranks.empty())
+    bytes += AssumedForPredictors(inputs_.spec, MostRows(request), std::ranges::max(request.predictor_ranks));
+  return bytes;
+}
+
+// Layers that are sparse are at home where they may be.
+BlockHomes ClusterPlanning::Homes() const {
+  const bool asked = inputs_.sparse.decider == DeciderWish::kCertified;
+  BlockHomes homes = inputs_.homes;
+  for (int32_t layer = 0; layer < std::ssize(inputs_.request.neuron_rows); ++layer) {
+    if (inputs_.request.neuron_rows[static_cast<size_t>(layer)] == 0) continue;
+    const bool certified = FormOf(inputs_.request, layer).bits > 0;
+    for (const ClusterDevice& device : inputs_.devices) {
+      if (certified ? MayProve(inputs_.sparse, device, layer, asked) : MayBeSparse(inputs_.sparse, device, layer)) continue;
+      std::vector<BlockId>& blocks = homes[device.name];
+      if (!inputs_.homes.contains(device.name) && blocks.empty())
+        std::ranges::transform(inputs_.spec.blocks, std::back_inserter(blocks), &BlockSpec::id);
+      std::erase(blocks, BlockId{BlockKind::kMlp, layer});
+    }
+  }
+  return homes;
 }
 
 absl::StatusOr<Plan> ClusterPlanning::SearchOnDemand() {
@@ -278,7 +378,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchRetained() {
 
 absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {
   LIME_ASSIGN_OR_RETURN(PlanProblem problem, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
-  KeepAtHome(inputs_.homes, problem);
+  KeepAtHome(Homes(), problem);
   return problem;
 }
 
@@ -287,13 +387,16 @@ absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {
 absl::StatusOr<Plan> ClusterPlanning::Search() {
   LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
   SearchOptions begin = SearchFor();
-  begin.seeds = PlansAtHome(inputs_.homes, problem_);
+  const BlockHomes homes = Homes();
+  begin.seeds = PlansAtHome(homes, problem_);
+  begin.seeds.insert(begin.seeds.end(), seeds_.begin(), seeds_.end());
+  if (!begins_at_.empty()) std::ranges::move(PlansAtHome(begins_at_, problem_), std::back_inserter(begin.seeds));
   LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, begin));
   if (!best_.found.feasible) return absl::ResourceExhaustedError(best_.found.reason);
   best_.found.plan = WithoutDemand(problem_, std::move(best_.found.plan));
   const Instance::Net assumed = problem_.instance.net;
   LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
-  if (!IsAtHome(inputs_.homes, plan)) return absl::ResourceExhaustedError("blocks are missing");
+  if (!IsAtHome(homes, plan)) return absl::ResourceExhaustedError("blocks are missing");
   const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;
   if (even || plan.stages.size() == 1 || Ends()) return plan;
   PlanProblem again = problem_;
@@ -303,7 +406,7 @@ absl::StatusOr<Plan> ClusterPlanning::Search() {
   if (!found.found.feasible) return plan;
   found.found.plan = WithoutDemand(again, std::move(found.found.plan));
   LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
-  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step || !IsAtHome(inputs_.homes, other)) return plan;
+  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step || !IsAtHome(homes, other)) return plan;
   problem_ = std::move(again);
   best_ = std::move(found);
   return other;
@@ -360,7 +463,7 @@ ExplainOptions ClusterPlanning::HowToExplain() const {
           .total_ms = std::min(kMostExplainMs, options_.time_limit_ms.value_or(options_.work_ms) * kExplainShare),
           .tokens_per_step = static_cast<double>(inputs_.request.sequences),
           .context = inputs_.request.context,
-          .on_demand = inputs_.request.unit_places > 0};
+          .on_demand = inputs_.request.unit_places > 0 || HasSparseParts(problem_.head)};
 }
 
 // A plan may exist without the bound on the first token.

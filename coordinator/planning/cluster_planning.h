@@ -50,6 +50,8 @@ class ClusterPlanning {
   absl::StatusOr<Plan> Run();
 
   const PlanInputs& inputs() const { return inputs_; }
+  // Why SparsityWish::kAuto or kPredicted has chosen the plan of Run; empty if nothing was compared.
+  const std::string& sparsity_why() const { return sparsity_why_; }
   // Why each device has its role.  REQUIRES: `plan` comes from Run
   std::vector<DeviceExplanation> Explain(const Plan& plan) const;
 
@@ -74,6 +76,11 @@ class ClusterPlanning {
   bool MayDivide() const;
   bool MayUseHosts() const { return inputs_.kv.MayTravel() && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
+  // nullopt: `whole` is better, or nothing may be sparse.
+  std::optional<absl::StatusOr<Plan>> SearchFasterSparse(const absl::StatusOr<Plan>& whole);
+  absl::StatusOr<Plan> SearchSparse(const absl::StatusOr<Plan>& whole);
+  Bytes SparseActivations() const;
+  BlockHomes Homes() const;
   absl::StatusOr<PlanProblem> MakeProblem() const;
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchOnDemand();
@@ -95,6 +102,10 @@ class ClusterPlanning {
   const double begin_ms_;
   PlanInputs inputs_;
   bool only_away_ = false;  // memory has no room for all KV beside the weights
+  double work_share_ = 1;   // of a usual search
+  BlockHomes begins_at_;    // searches also start from the stages of a plan with these homes, and from `seeds_`
+  std::vector<StagePlan> seeds_;
+  std::string sparsity_why_;
   PlanProblem problem_;
   BatchedPlan best_;
 };

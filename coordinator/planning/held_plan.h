@@ -28,6 +28,7 @@ struct HeldPlan {
   Plan plan;
   PlanSource source = PlanSource::kBest;
   std::optional<Plan> faster;  // by more than kWorthPushing, if pushing is not allowed
+  std::string sparsity_why;    // ClusterPlanning::sparsity_why
 };
 
 // Makes a plan for inputs whose `homes` limit the blocks that each device may read.

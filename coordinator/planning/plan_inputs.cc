@@ -306,6 +306,9 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
     LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
     LIME_ASSIGN_OR_RETURN(cluster, OfUser(ReadCluster(flags.cluster, config)));
     inputs.shared = MachinesShared(config);
+    for (const ClusterConfig::Device& device : config.devices) {
+      if (device.weights.empty()) inputs.sparse.held[device.name] = {};  // pushes send no bundles
+    }
   } else {
     LIME_RETURN_IF_ERROR(ReadModel(flags, "", inputs));
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.device_profiles, kMaxJsonBytes)));

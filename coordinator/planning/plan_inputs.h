@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/input/command_line.h"
+#include "coordinator/planning/sparse_inputs.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
 #include "planner/problem/plan_problem.h"
@@ -62,6 +63,7 @@ struct PlanInputs {
   // Whether the experts of a layer may be divided over devices. Each device then needs the weights of
   // all layers with experts.
   bool divides_experts = true;
+  SparseInputs sparse;
   BlockHomes homes;                              // blocks that each device may read
   std::vector<std::vector<std::string>> shared;  // devices on one machine
   std::vector<std::string> notes;                // assumptions, one sentence each

@@ -31,10 +31,7 @@ ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
 
 namespace {
 
-// Makes it `times` as fast.
-void ScaleDisk(double times, DeviceProfile& profile) {
-  for (DiskPoint& point : profile.disk) point.bytes_per_second *= times, point.latency_ms /= times;
-}
+// Makes its computing `times` as fast.
 void ScaleCompute(double times, DeviceProfile& profile) {
   profile.read_bytes_per_second *= times, profile.flops *= times, profile.block_overhead_ms /= times;
   for (ModelCompute& model : profile.models) {
@@ -97,7 +94,7 @@ void ApplyRates(const ClusterRates& rates, PlanInputs& inputs) {
   for (const auto& [key, rate] : rates) {
     const auto device = std::ranges::find(inputs.devices, key.device, &ClusterDevice::name);
     if (device == inputs.devices.end()) continue;
-    if (key.kind == RateKey::Kind::kDisk) ScaleDisk(rate, device->profile);
+    if (key.kind == RateKey::Kind::kDisk) device->profile.ScaleDisk(rate);
     if (key.kind == RateKey::Kind::kCompute) ScaleCompute(rate, device->profile);
     const auto peer = std::ranges::find(inputs.devices, key.peer, &ClusterDevice::name);
     if (key.kind != RateKey::Kind::kLink || peer == inputs.devices.end()) continue;

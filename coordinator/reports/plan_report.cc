@@ -168,7 +168,15 @@ ordered_json UnitsJson(const UnitUse& use) {
 
 // Sparse MLPs.
 ordered_json NeuronsJson(const NeuronUse& use) {
-  return {{"kept", use.rows}, {"of", use.neurons}, {"layers", use.layers}, {"expected_bytes_per_step", use.bytes}};
+  ordered_json out = {{"kept", use.rows}, {"of", use.neurons}, {"layers", use.layers}, {"expected_bytes_per_step", use.bytes}};
+  if (use.certified > 0) out["certified_layers"] = use.certified;
+  if (!use.calibrated) return out;
+  if (use.certified > 0) out["expected_computed_share"] = use.computed / static_cast<double>(use.neurons);
+  out["expected_active_share"] = use.active / static_cast<double>(use.neurons);
+  out["expected_loads_per_step"] = use.loads;
+  out["expected_reads_per_step"] = use.reads;
+  out["expected_io_ms_per_step"] = use.read_ms;
+  return out;
 }
 
 ordered_json DeviceJson(const PlanReport& report, size_t d) {
@@ -210,22 +218,26 @@ ordered_json ToJson(const PlanReport& report) {
   ordered_json devices = ordered_json::array();
   for (size_t d = 0; d < plan.devices.size(); ++d) devices.push_back(DeviceJson(report, d));
   const int alone = FastestAlone(report);
-  return {{"feasible", true},
-          {"ms_per_token", predicted.ms_per_token},
-          {"lower_bound_ms_per_token", predicted.lower_bound_ms / report.TokensPerStep()},
-          {"ms_per_step", predicted.ms_per_step},
-          {"ttft_ms", plan.prompt_tokens > 0 ? ordered_json(predicted.ttft_ms) : ordered_json()},
-          {"strategy", report.strategy},
-          {"model", plan.model_name},
-          {"tokens", plan.context},
-          {"sequences", plan.sequences},
-          {"microbatches", plan.microbatches},
-          {"batch", plan.batch},
-          {"rounds", NumRounds(plan)},
-          {"fits_on_one_device", alone < 0 ? ordered_json() : ordered_json(plan.devices[alone].name)},
-          {"devices", std::move(devices)},
-          {"notes", report.notes},
-          {"plan", lime::ToJson(plan)}};
+  ordered_json out = {{"feasible", true},
+                      {"ms_per_token", predicted.ms_per_token},
+                      {"lower_bound_ms_per_token", predicted.lower_bound_ms / report.TokensPerStep()},
+                      {"ms_per_step", predicted.ms_per_step},
+                      {"ttft_ms", plan.prompt_tokens > 0 ? ordered_json(predicted.ttft_ms) : ordered_json()},
+                      {"strategy", report.strategy},
+                      {"model", plan.model_name},
+                      {"tokens", plan.context},
+                      {"sequences", plan.sequences},
+                      {"microbatches", plan.microbatches},
+                      {"batch", plan.batch},
+                      {"rounds", NumRounds(plan)},
+                      {"fits_on_one_device", alone < 0 ? ordered_json() : ordered_json(plan.devices[alone].name)},
+                      {"devices", std::move(devices)},
+                      {"notes", report.notes},
+                      {"plan", lime::ToJson(plan)}};
+  if (report.sparsity_why.empty() && !HasSparseParts(plan)) return out;
+  out["sparsity"] = NameOfSparsity(plan);
+  if (!report.sparsity_why.empty()) out["sparsity_why"] = report.sparsity_why;
+  return out;
 }
 
 }  // namespace lime::cli

@@ -37,6 +37,7 @@ struct PlanReport {
   std::vector<DeviceUse> uses;                  // by device
   std::vector<DeviceExplanation> explanations;  // by device
   double max_ttft_ms = 0;                       // the requested bound; 0: none
+  std::string sparsity_why;                     // why MLPs are sparse or not; empty if nothing was compared
   std::vector<std::string> notes;
 
   double TokensPerStep() const { return plan.sequences; }

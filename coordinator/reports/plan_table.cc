@@ -65,9 +65,11 @@ std::string Pipeline(const PlanReport& report) {
                                                  : "everything is resident";
   const std::string experts = units.units > 0 ? absl::StrCat("             ", units.Text(report.TokensPerStep()), "\n") : "";
   const std::string sparse = neurons.layers > 0 ? absl::StrCat("             ", neurons.Text(report.TokensPerStep()), "\n") : "";
+  const std::string why =
+      report.sparsity_why.empty() ? "" : absl::StrCat("sparsity     ", NameOfSparsity(plan), ": ", report.sparsity_why, "\n");
   return absl::StrCat("pipeline     ", Plural(static_cast<int64_t>(plan.stages.size()), "stage"), " in ", Plural(NumRounds(plan), "round"),
                       ", ", reads, "; the embedding is ", plan.embedding == EmbeddingPlacement::kByRows ? "read by rows" : "resident",
-                      " on ", plan.devices[plan.stages.front().device].name, "\n", experts, sparse);
+                      " on ", plan.devices[plan.stages.front().device].name, "\n", experts, sparse, why);
 }
 
 // A table of the parts that each device holds and reads, and of its work per token.

@@ -175,18 +175,21 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   inputs.ahead_places = options.ahead_places;
   inputs.request.state_snapshots = options.snapshots.count;
   if (!options.routes.hits.empty()) UseRoutes(options.routes, inputs.request);
+  inputs.sparse = options.sparse;
+  inputs.sparse.held = holdings.neurons;
+  inputs.request.new_tokens = options.sparse.new_tokens;
   inputs.homes = holdings.homes;
   ApplyRuntimes(holdings.runtime, inputs);
   for (ClusterDevice& device : inputs.devices) device.runtime += options.beside;
   return inputs;
 }
 
-absl::StatusOr<Plan> SearchNow(const std::atomic<bool>* cancelled, PlanInputs inputs) {
+absl::StatusOr<Plan> SearchNow(const std::atomic<bool>* cancelled, PlanInputs inputs, std::string* sparsity_why) {
   ElapsedLine progress("Planning");
-  absl::StatusOr<Plan> plan =
-      ClusterPlanning({.work_ms = kRunPlanWorkMs, .cancelled = cancelled, .at = [&](const std::string& what) { progress.Say(what); }},
-                      std::move(inputs))
-          .Run();
+  ClusterPlanning planning({.work_ms = kRunPlanWorkMs, .cancelled = cancelled, .at = [&](const std::string& what) { progress.Say(what); }},
+                           std::move(inputs));
+  absl::StatusOr<Plan> plan = planning.Run();
+  if (sparsity_why != nullptr) *sparsity_why = planning.sparsity_why();
   if (cancelled != nullptr && cancelled->load()) return absl::CancelledError("interrupted");
   return plan;
 }
@@ -198,11 +201,20 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
     return HeldPlan{.plan = std::move(plan), .source = PlanSource::kGiven};
   }
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, cluster.holdings, {}));
-  inputs.homes.clear();  // planned with them and without
+  inputs.homes.clear();                                // planned with them and without
+  std::vector<std::pair<Plan, std::string>> searched;  // and why they are sparse or not
   absl::StatusOr<HeldPlan> chosen = ChooseSnapshots(options.snapshots, [&](int32_t snapshots) {
     inputs.request.state_snapshots = snapshots;
-    return ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options.cancel, std::move(of)); });
+    return ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) -> absl::StatusOr<Plan> {
+      std::string why;
+      LIME_ASSIGN_OR_RETURN(const Plan plan, SearchNow(options.cancel, std::move(of), &why));
+      searched.emplace_back(plan, std::move(why));
+      return plan;
+    });
   });
+  for (const auto& [plan, why] : searched) {
+    if (chosen.ok() && plan == chosen->plan) chosen->sparsity_why = why;
+  }
   if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));
   const std::string how = absl::IsResourceExhausted(chosen.status()) ? HowToAcceptPushes(cluster.file, cluster.holdings) : "";
   return how.empty() ? chosen : absl::ResourceExhaustedError(absl::StrCat(chosen.status().message(), "; ", how));

@@ -40,8 +40,8 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
 absl::Status CompletePush(ClusterSession::Options& options);
 
 // Searches for the plan of these inputs, under a progress line. Cancelled soon after `cancelled` is
-// set, if it is not null.
-absl::StatusOr<Plan> SearchNow(const std::atomic<bool>* cancelled, PlanInputs inputs);
+// set, if it is not null. `sparsity_why`: ClusterPlanning::sparsity_why; may be null.
+absl::StatusOr<Plan> SearchNow(const std::atomic<bool>* cancelled, PlanInputs inputs, std::string* sparsity_why = nullptr);
 
 // Tells users which plan is used and why. Empty for the best plan, or a plan that was given.
 std::string ChoiceSentence(const HeldPlan& chosen);

@@ -22,6 +22,7 @@
 #include "coordinator/reports/screen.h"
 #include "coordinator/reports/sparse_report.h"
 #include "coordinator/sessions/cluster_plan.h"
+#include "coordinator/sessions/sparse_flags.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/sim/simulator.h"
@@ -48,6 +49,7 @@ absl::Status PushMissing(const ClusterSession::Options& options, const Plan& pla
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenPushSource(options.model));
   std::vector<PushedDevice> devices = DevicesOfPlan(cluster.client, plan);
   for (PushedDevice& device : devices) device.whole = !homes.contains(device.at.name);
+  LIME_RETURN_IF_ERROR(CheckNeedNoBundles(devices));
   LIME_RETURN_IF_ERROR(PushToAll({.source = *source, .keys = cluster.client.keys, .check = false}, devices));
   for (const PushedDevice& device : devices) {
     if (device.state.missing == 0) continue;
@@ -80,9 +82,11 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   const Plan& plan = chosen.plan;
   if (const std::string sentence = ChoiceSentence(chosen); !sentence.empty()) Say(sentence);
   if (const std::string sentence = NoReadAheadText(plan, options.ahead_places.value_or(0)); !sentence.empty()) Say(sentence);
+  if (options.sparse.model.predictor != nullptr) Say(PredictorText(*options.sparse.model.predictor));
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
   session->options_.snapshots.count = plan.state_snapshots;  // also for later plans
+  session->sparsity_why_ = chosen.sparsity_why;
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
   SayExpiry(cluster.client, session->client_->health());
   for (const ClusterClient::Device& device : cluster.client.devices)
@@ -285,7 +289,15 @@ json ClusterSession::Describe() const {
                    {"kv_levels", ToJson(plan(), levels_)}}},
                  {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
   AddSparsity(SparseUseOf(plan(), statistics_), answer);
+  if (options_.sparse.model.predictor != nullptr) answer["predictor"] = PredictorJson(*options_.sparse.model.predictor);
+  if (const std::string why = SparsityWhy(); !why.empty()) answer["sparsity_why"] = why;
   return answer;
+}
+
+// Why --sparsity auto has chosen what it has; empty if the call has chosen.
+std::string ClusterSession::SparsityWhy() const {
+  const SparseInputs& sparse = options_.sparse;
+  return sparsity_why_.empty() && sparse.sparsity == SparsityWish::kAuto ? sparse.model.lacks : sparsity_why_;
 }
 
 Plan ClusterSession::Stated() const {
@@ -357,6 +369,8 @@ std::string ClusterSession::DeviceLines() const {
     if (!experts.empty()) absl::StrAppend(&lines, absl::StrFormat("%-12s %s\n", plan().devices[i].name, experts));
   }
   if (const std::string sparse = SparseUseOf(plan(), statistics_).Text(); !sparse.empty()) absl::StrAppend(&lines, sparse, "\n");
+  if (const std::string why = SparsityWhy(); !why.empty() && options_.sparse.model.bundles)
+    absl::StrAppend(&lines, "sparsity     ", NameOfSparsity(plan()), ": ", why, "\n");
   return lines;
 }
 

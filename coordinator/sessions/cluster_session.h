@@ -48,6 +48,7 @@ class ClusterSession {
     // If planned now, as in PlanInputs.
     std::optional<int64_t> unit_places;
     std::optional<int32_t> ahead_places;
+    SparseInputs sparse;  // without what devices hold
     // If planned now: other memory of the device with the head, such as masks. Counts as runtime of
     // each device, since the plan chooses which one it is.
     Bytes beside = 0;
@@ -113,6 +114,7 @@ class ClusterSession {
   // Runs on the watcher's thread.
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);
   Plan Stated() const;
+  std::string SparsityWhy() const;
   void CorrectPrediction(const Plan& plan);
   ClusterRun::Survival HowToSurvive(std::function<void(const Plan& plan)> in_use) const;
   ClusterRun::LevelsOf LevelsForServing();
@@ -121,6 +123,7 @@ class ClusterSession {
   Options options_;
   const ClusterHoldings holdings_;  // at the start
   const PlanSource source_;
+  std::string sparsity_why_;     // HeldPlan, of the first plan
   const GracefulStop graceful_;  // unloads the plan from devices on Ctrl-C
   std::unique_ptr<ClusterClient> client_;
   std::vector<DeviceStatistics> statistics_;   // by device of the plan; epoch -1: no part

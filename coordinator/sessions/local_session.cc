@@ -16,6 +16,7 @@
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
 #include "coordinator/reports/sparse_report.h"
+#include "coordinator/sessions/sparse_flags.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
@@ -23,10 +24,10 @@
 #include "daemon/profile/cpu_usage.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/profile/profile_file.h"
-#include "daemon/weights/bundle_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/one_device.h"
 #include "planner/plan/device/backend_names.h"
+#include "planner/plan/sparse_parts.h"
 
 namespace lime::cli {
 namespace {
@@ -75,6 +76,13 @@ DecodeUse Since(const DecodeUse& before, const DecodeUse& now) {
           .disk_busy_seconds = now.disk_busy_seconds - before.disk_busy_seconds};
 }
 
+void UsePredictor(const SparseModel& model, LocalPlanRequest& request) {
+  if (model.predictor == nullptr) return;
+  request.predictor = model.predictor->hash();
+  request.copies.clear();  // the predictor decides
+  request.predictor_ranks = PredictorRanks(*model.predictor);
+}
+
 void LookAtCpu(const CpuUsage& cpu, int threads, PredictionObservations& seen) {
   if (cpu.wall < kLeastCpuSeconds) return;
   seen.wall_seconds = cpu.wall;
@@ -92,6 +100,7 @@ LocalSession::LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalO
       trace_spans_(options.trace     ? kRunTraceSpans
                    : options.watched ? kTraceSpans
                                      : 0),
+      says_predictor_(options.says_predictor),
       watched_(options.watched),
       routes_(options.routes) {}
 
@@ -105,15 +114,6 @@ absl::StatusOr<std::unique_ptr<LocalSession>> LocalSession::Open(const ModelFlag
   return session;
 }
 
-// By layer, the neurons that have bundles.
-absl::StatusOr<std::vector<int64_t>> LocalSession::SparseNeurons(const Checkpoint& checkpoint) const {
-  LIME_ASSIGN_OR_RETURN(std::vector<int64_t> neurons, OfUser(BundleStore::SparseNeurons(checkpoint, spec_)));
-  if (std::ranges::max(neurons) > 0) return neurons;
-  return WrongCall(
-      absl::StrCat("--sparsity exact: no layer of ", flags_.model,
-                   " can be computed from its bundles: its weights are packed, or infinite, or too large; use --sparsity off"));
-}
-
 absl::Status LocalSession::MakePlan(const Checkpoint& checkpoint, LocalPlanRequest request) {
   threads_ = flags_.threads > 0 ? flags_.threads : UsableCores();
   request.model_name = flags_.model;
@@ -124,9 +124,11 @@ absl::Status LocalSession::MakePlan(const Checkpoint& checkpoint, LocalPlanReque
   request.num_threads = threads_;
   request.numerics = flags_.numerics;
   LIME_RETURN_IF_ERROR(flags_.Apply(request));
-  if (flags_.sparse()) {
-    LIME_ASSIGN_OR_RETURN(request.neurons, SparseNeurons(checkpoint));
-    request.kv_tokens = 0;
+  if (request.sparsity != SparsityWish::kOff) {
+    LIME_ASSIGN_OR_RETURN(sparse_, ReadSparseModel(checkpoint, spec_, request.sparsity));
+    request.copies = sparse_.copies;
+    UsePredictor(sparse_, request);
+    request.neurons = sparse_.neurons, request.calibration = sparse_.calibration, request.bundles_on_path = sparse_.on_path;
   }
   has_budget_ = request.budget > 0;
   if (routes_ != nullptr) LIME_RETURN_IF_ERROR(OfUser(RouteShapeOf(spec_, flags_.model).status()));
@@ -143,6 +145,7 @@ absl::Status LocalSession::MakePlan(const Checkpoint& checkpoint, LocalPlanReque
   summary_ = Summarize(local_.plan);
   predicted_ms_ = summary_.ms_per_step;
   LIME_RETURN_IF_ERROR(CheckRoutes());
+  if (sparse_.predictor != nullptr && says_predictor_) Screen::Say(PredictorText(*sparse_.predictor));
   if (const std::string sentence = NoReadAheadText(local_.plan, request.ahead_places); !sentence.empty()) Screen::Say(sentence);
   return absl::OkStatus();
 }
@@ -299,7 +302,14 @@ json LocalSession::Describe() const {
                  {"memory", std::move(memory)},
                  {"streaming", std::move(streaming)}};
   AddSparsity(SparseUseOf(plan(), {&now, 1}), answer);
+  if (sparse_.predictor != nullptr) answer["predictor"] = PredictorJson(*sparse_.predictor);
+  if (const std::string why = SparsityWhy(); !why.empty()) answer["sparsity_why"] = why;
   return answer;
+}
+
+// Why --sparsity auto has chosen what it has; empty if the call has chosen.
+std::string LocalSession::SparsityWhy() const {
+  return local_.sparsity_why.empty() && flags_.sparsity == "auto" ? sparse_.lacks : local_.sparsity_why;
 }
 
 std::string LocalSession::LoadLine() const {
@@ -318,6 +328,8 @@ std::string LocalSession::MemoryLine() const {
     absl::StrAppend(&text, "\nKV on disk  ", FormatBytes(now.kv_written), " written, ", FormatBytes(now.kv_read), " read");
   if (summary_.units.units > 0) absl::StrAppend(&text, "\n", summary_.units.Text(plan().sequences, now.decode_hit_share()));
   if (const std::string sparse = SparseUseOf(plan(), {&now, 1}).Text(); !sparse.empty()) absl::StrAppend(&text, "\n", sparse);
+  if (const std::string why = SparsityWhy(); !why.empty() && sparse_.bundles)
+    absl::StrAppend(&text, "\nsparsity    ", NameOfSparsity(plan()), ": ", why);
   if (!summary_.streams() && now.shed == 0) return text;
   const double rate = now.disk_ms > 0 ? 1000 * static_cast<double>(now.disk_bytes) / now.disk_ms : 0;
   absl::StrAppend(&text, "\nstreamed    ", FormatBytes(summary_.streamed_bytes + now.shed), " a step, ", summary_.resident_blocks, " of ",

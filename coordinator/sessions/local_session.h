@@ -12,6 +12,7 @@
 #include "coordinator/cluster_view/cluster_watch.h"
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
+#include "coordinator/planning/calibrations.h"
 #include "coordinator/reports/trace_timeline.h"
 #include "coordinator/sessions/generate.h"
 #include "coordinator/sessions/score.h"
@@ -31,6 +32,7 @@ struct LocalOpening {
   bool watched = false;                                   // records spans while a ClusterWatch asks for them
   std::shared_ptr<RouteRecorder> routes = nullptr;        // receives the experts that layers choose
   std::function<void(Bytes done, Bytes total)> progress;  // of loading, beside the line.  Thread: any
+  bool says_predictor = true;                             // false: whoever opens it measures the predictor, and says so
 };
 
 class LocalSession {
@@ -87,8 +89,8 @@ class LocalSession {
  private:
   LocalSession(const ModelFlags& flags, ModelSpec spec, const LocalOpening& options);
   absl::Status MakePlan(const Checkpoint& checkpoint, LocalPlanRequest request);
-  absl::StatusOr<std::vector<int64_t>> SparseNeurons(const Checkpoint& checkpoint) const;
   absl::Status CheckRoutes() const;
+  std::string SparsityWhy() const;
   absl::Status Install(const LocalPlanRequest& request, const LocalOpening& options);
   void ApplyDiskRate(const SteadyReads& reads);
   void CorrectPrediction();
@@ -96,10 +98,12 @@ class LocalSession {
   const ModelFlags flags_;
   const ModelSpec spec_;
   const int64_t trace_spans_;  // capacity; 0: no trace
+  const bool says_predictor_;
   const bool watched_;
   const std::shared_ptr<RouteRecorder> routes_;  // null: no record
   DeviceProfile profile_;                        // known before this run
   LocalPlan local_;                              // as it was made
+  SparseModel sparse_;                           // what its plan may be sparse with
   LocalPlanSummary summary_;
   KvLevels levels_;  // streamed parts, and KV on the disk, as KV grows
   int threads_ = 0;

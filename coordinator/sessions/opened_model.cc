@@ -86,6 +86,7 @@ absl::Status OpenedModel::OpenWith(const Options& options, int64_t context, cons
     on_cluster.sequences = options.parallel;
     on_cluster.snapshots = snapshots;
     on_cluster.prompt_tokens = prompt_tokens;
+    on_cluster.sparse.all_prompt_tokens = on_cluster.sparse.new_tokens = kManyContexts * context;
     on_cluster.progress = options.progress;
     on_cluster.watched = true;
     on_cluster.beside = options.masks + options.vocabulary;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/devices/cluster_file.h"
 #include "coordinator/planning/routes.h"
+#include "coordinator/sessions/sparse_flags.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/baselines/online_memory.h"
 
@@ -50,7 +51,7 @@ void PlacingFlags::AddTo(const CommandFlags& command) {
 void PlacingFlags::ShowTitles(const CommandFlags& command) {
   command.ShowUnder(
       "Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--experts", "--read-ahead", "--routes", "--sparsity",
-                 "--neurons", "--window", "--context", "--kv", "--kv-dir", "--no-kv-spill", "--chunk", "--loader"});
+                 "--neurons", "--decider", "--window", "--context", "--kv", "--kv-dir", "--no-kv-spill", "--chunk", "--loader"});
   command.ShowUnder("On a cluster",
                     {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-lending",
                      "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
@@ -83,6 +84,9 @@ absl::StatusOr<ClusterSession::Options> PlacingFlags::ForCluster() const {
   if (!model.routes.empty()) {
     LIME_ASSIGN_OR_RETURN(const ModelSpec spec, OfUser(LoadModelSpec(model.model)));
     LIME_ASSIGN_OR_RETURN(options.routes, ReadRoutes(model.routes, spec, model.model));
+  }
+  if (options.plan.empty()) {
+    LIME_ASSIGN_OR_RETURN(options.sparse, ReadSparseInputs(model, model.model));
   }
   options.cancel = &Interrupted();
   return options;

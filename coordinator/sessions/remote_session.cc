@@ -195,7 +195,8 @@ absl::StatusOr<std::optional<int32_t>> RemoteSession::Bos() const {
   return ids->empty() ? std::nullopt : std::optional(ids->front());
 }
 
-absl::Status RemoteSession::ScoreWindow(const std::vector<int32_t>& window, int64_t top, Scores& scores) {
+absl::Status RemoteSession::ScoreWindow(const std::vector<int32_t>& window, int64_t top, std::optional<std::string>& hash_state,
+                                        Scores& scores) {
   ApiRequest request;
   request.model = model_.id;
   request.prompt = TextPrompts{window};
@@ -203,6 +204,7 @@ absl::Status RemoteSession::ScoreWindow(const std::vector<int32_t>& window, int6
   request.cache_prompt = false;  // all positions are asked for
   request.echo = request.hash_logits = request.return_token_ids = true;
   request.top_logprobs = static_cast<int32_t>(top);
+  request.hash_state = hash_state;
   std::vector<ChoicePart> choices;
   const auto take = [&](const AnswerChunk& chunk) {
     choices = chunk.choices;
@@ -218,13 +220,16 @@ absl::Status RemoteSession::ScoreWindow(const std::vector<int32_t>& window, int6
   for (size_t i = 0; i < window.size(); ++i)
     scores.positions.push_back({.id = window[i], .logprob = choice.token_logprobs[i], .top = std::move(choice.top_logits[i])});
   scores.logits_hash = HashOf(choice.logits_xxh3);
+  if (hash_state) hash_state = report_.hash_state.empty() ? std::nullopt : std::optional(report_.hash_state);
   return absl::OkStatus();
 }
 
 absl::StatusOr<Scores> RemoteSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
   Scores scores;
-  for (const std::vector<int32_t>& window : windows) LIME_RETURN_IF_ERROR(ScoreWindow(window, options.top, scores));
-  if (windows.size() > 1) scores.logits_hash.reset();  // a server hashes each window by itself
+  std::optional<std::string> hash_state;
+  if (windows.size() > 1) hash_state.emplace();
+  for (const std::vector<int32_t>& window : windows) LIME_RETURN_IF_ERROR(ScoreWindow(window, options.top, hash_state, scores));
+  if (windows.size() > 1 && !hash_state) scores.logits_hash.reset();  // an older server hashes each window by itself
   return scores;
 }
 

@@ -49,7 +49,9 @@ class RemoteSession {
       : client_(std::move(client)), model_(std::move(model)), cancel_(cancel) {}
   absl::StatusOr<std::vector<int32_t>> Tokenize(const nlohmann::json& body) const;
   absl::StatusOr<bool> EndsAtStop(const Generated& result, const std::vector<std::string>& stops) const;
-  absl::Status ScoreWindow(const std::vector<int32_t>& window, int64_t top, Scores& scores);
+  // `hash_state`: with which the hash begins, then the one behind the window, which is absent if the
+  // server has none; nullopt: nobody asks for it.
+  absl::Status ScoreWindow(const std::vector<int32_t>& window, int64_t top, std::optional<std::string>& hash_state, Scores& scores);
 
   const std::unique_ptr<ApiClient> client_;
   const RemoteModel model_;

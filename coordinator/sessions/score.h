@@ -56,9 +56,13 @@ struct ScoredPosition {
 
 struct Scores {
   std::vector<ScoredPosition> positions;  // of all windows
-  // Over all of their logits. nullopt: not known as a whole.
+  // Over all of their logits. nullopt: an older release computes the head, whose hash of a window
+  // cannot continue with the next one.
   std::optional<uint64_t> logits_hash = 0;
 };
+
+// nullopt if nothing was scored: the first id of a window has no probability.
+std::optional<double> PerplexityOf(const std::vector<ScoredPosition>& positions);
 
 // Scores sequences one after another. kCancelled if options.cancel was set, and then `serving` has
 // ended; else the errors of Serving.

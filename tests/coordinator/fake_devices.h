@@ -235,6 +235,7 @@ class FakeDevices final : public Devices {
       }
     }
     sampled_.logits_hashes.assign(sampled_.tokens.size(), 0);
+    sampled_.hash_states.assign(sampled_.tokens.size(), "");
     sampled_.scores.assign(sampled_.tokens.size(), std::nullopt);
     if (news_) news_(0, sampled_);
   }

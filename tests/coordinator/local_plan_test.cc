@@ -21,6 +21,7 @@
 #include "planner/plan/plan_residency.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/cases.h"
+#include "tests/planner/made_calibration.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -393,6 +394,7 @@ TEST(LocalPlanSparseTest, AnEighthOfTheNeuronsIsHalvedUntilItFits) {
   LocalPlanRequest request{.model_name = "relu",
                            .budget = 20 * kMiB,
                            .context = 96,
+                           .sparsity = SparsityWish::kExact,
                            .neurons = {kNeurons, kNeurons, kNeurons, kNeurons},
                            .prompt_tokens = 60,
                            .part_bytes = kMiB,
@@ -409,6 +411,105 @@ TEST(LocalPlanSparseTest, AnEighthOfTheNeuronsIsHalvedUntilItFits) {
   EXPECT_LT(rows, kNeurons / 8);
   request.neuron_rows = 2 * rows;
   EXPECT_TRUE(absl::IsResourceExhausted(PlanForThisProcess(spec, request).status())) << "twice as many fit";
+}
+
+// A model of which MLPs are most, with calibrated bundles.
+class LocalPlanSparsityTest : public ::testing::Test {
+ protected:
+  static constexpr int32_t kLayers = 4, kNeurons = 8192;
+
+  LocalPlanSparsityTest() {
+    spec_.config.activation = Activation::kRelu;
+    profile_.SetDisk({{.read_bytes = 16 * kKiB, .depth = 32, .bytes_per_second = 0.7e9, .latency_ms = 0.6},
+                      {.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1.3e9, .latency_ms = 1}});
+    request_.budget = ProcessResidentBytes() + 110 * kMiB;  // of 200 MiB
+    request_.calibration = MadeCalibration(kLayers, kNeurons, 0.04);
+  }
+  LocalPlan Planned() const {
+    const auto plan = PlanForThisProcess(spec_, request_);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.value_or(LocalPlan{});
+  }
+
+  ModelSpec spec_ = *DescribeModel(Config(kLayers, 1024, kNeurons, 8000, true), "relu");
+  DeviceProfile profile_{.read_bytes_per_second = 10e9, .flops = 1e11};
+  LocalPlanRequest request_{.model_name = "relu",
+                            .context = 96,
+                            .sparsity = SparsityWish::kAuto,
+                            .neurons = std::vector<int64_t>(kLayers, kNeurons),
+                            .prompt_tokens = 20,
+                            .all_prompt_tokens = 20,
+                            .new_tokens = 60,
+                            .part_bytes = kMiB,
+                            .num_threads = 1,
+                            .profile = &profile_};
+};
+
+TEST_F(LocalPlanSparsityTest, SparseMlpsAreChosenWhereTheyAreFasterThanStreaming) {
+  const LocalPlan chosen = Planned();
+  EXPECT_TRUE(HasSparseParts(chosen.plan)) << chosen.sparsity_why;
+  EXPECT_THAT(chosen.sparsity_why, HasSubstr("without sparse MLPs"));
+  EXPECT_TRUE(NeuronUseOf(chosen.plan).calibrated);
+  request_.sparsity = SparsityWish::kOff;
+  const LocalPlan off = Planned();
+  EXPECT_FALSE(HasSparseParts(off.plan));
+  EXPECT_THAT(off.sparsity_why, ::testing::IsEmpty());
+  EXPECT_LT(TimeMs(chosen.plan), TimeMs(off.plan));
+  request_.sparsity = SparsityWish::kExact;
+  const LocalPlan exact = Planned();
+  EXPECT_TRUE(HasSparseParts(exact.plan));
+  EXPECT_NEAR(TimeMs(exact.plan), TimeMs(chosen.plan), 0.02 * TimeMs(chosen.plan)) << "more than the growth of this process in between";
+  request_.neuron_rows = 100;
+  const LocalPlan few = Planned();
+  for (const PlanPart& part : few.plan.parts) EXPECT_EQ(part.places, part.sparse() ? 100 : 0);
+  EXPECT_LE(TimeMs(chosen.plan), TimeMs(few.plan));
+}
+
+TEST_F(LocalPlanSparsityTest, DenseIsChosenWhereItIsFasterOrNothingIsKnown) {
+  const auto active = request_.calibration;
+  request_.calibration = MadeCalibration(kLayers, kNeurons, 0.9);
+  EXPECT_FALSE(HasSparseParts(Planned().plan)) << "most neurons are active";
+  EXPECT_THAT(Planned().sparsity_why, HasSubstr("with sparse MLPs"));
+  request_.calibration = nullptr;
+  EXPECT_FALSE(HasSparseParts(Planned().plan)) << "nothing is known of zeros";
+  request_.calibration = active;
+  request_.neurons.clear();
+  EXPECT_FALSE(HasSparseParts(Planned().plan)) << "no bundles";
+  request_.neurons.assign(kLayers, kNeurons);
+  request_.placement = Placement::kFirstN;
+  EXPECT_FALSE(HasSparseParts(Planned().plan));
+  EXPECT_THAT(Planned().sparsity_why, HasSubstr("--placement"));
+  request_.placement = Placement::kAuto;
+  request_.new_tokens = 0, request_.all_prompt_tokens = 2000, request_.prompt_tokens = 90;
+  EXPECT_FALSE(HasSparseParts(Planned().plan)) << "prompts gain nothing: " << Planned().sparsity_why;
+}
+
+TEST_F(LocalPlanSparsityTest, APromptReadsNoLessWithSparseMlps) {
+  request_.prompt_tokens = 60;  // one chunk in both
+  for (const double flops : {1e11, 1e13}) {
+    profile_.flops = flops;
+    request_.sparsity = SparsityWish::kOff;
+    const LocalPlan off = Planned();
+    request_.sparsity = SparsityWish::kExact;
+    const LocalPlan exact = Planned();
+    Bytes reads = 0;
+    for (const PlanPart& part : exact.plan.parts) reads += part.sparse() || part.streamed ? part.bytes : 0;
+    EXPECT_GE(PromptMs(exact.plan), 0.9999 * static_cast<double>(reads) / 1.3e6) << "one disk reads sparse and streamed parts";
+    EXPECT_GT(PromptMs(exact.plan), 0.99 * PromptMs(off.plan))
+        << flops << ": chunks of " << exact.plan.prefill_chunk << " and " << off.plan.prefill_chunk << ", " << exact.plan.chunks_per_sweep
+        << " and " << off.plan.chunks_per_sweep << " in a sweep, " << reads << " bytes";
+    EXPECT_LT(TimeMs(exact.plan), TimeMs(off.plan)) << "a token";
+  }
+}
+
+TEST_F(LocalPlanSparsityTest, ACalibrationOfAnotherModelIsRefused) {
+  request_.calibration = MadeCalibration(kLayers, kNeurons / 2, 0.04);
+  EXPECT_FALSE(HasSparseParts(Planned().plan));
+  EXPECT_THAT(Planned().sparsity_why, HasSubstr("8192 neurons, but 4096 in the calibration"));
+  request_.sparsity = SparsityWish::kExact;
+  const absl::Status refused = PlanForThisProcess(spec_, request_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("8192 neurons, but 4096 in the calibration"));
 }
 
 TEST(LocalPlanStateTest, MemoryCountsTheStateOfEverySequenceAndPagesOfLayersWithKv) {

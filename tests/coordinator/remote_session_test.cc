@@ -81,7 +81,9 @@ class RemoteSessionTest : public ::testing::Test {
     seen_ = Parsed(Endpoint::kCompletions, request.body);
     const std::unique_ptr<AnswerWriter> writer = MakeAnswerWriter(Endpoint::kCompletions, seen_, SmallHead("cmpl-1"));
     for (const auto& [choice, event] : events_) writer->Add(choice, event);
-    if (ends_) writer->Finish(SmallReport());
+    AnswerReport report = SmallReport();
+    if (seen_.hash_state && continues_hashes_) report.hash_state = *seen_.hash_state + "x";
+    if (ends_) writer->Finish(report);
     std::string text;
     writer->Write(text);
     if (!seen_.stream) return answer.Send(JsonReply(std::move(text)));
@@ -100,7 +102,7 @@ class RemoteSessionTest : public ::testing::Test {
   absl::Mutex mutex_;  // held by the server while it answers
   std::shared_ptr<HttpAnswer> held_;
   Events events_;
-  bool ends_ = true;
+  bool ends_ = true, continues_hashes_ = true;
   std::string detokenized_;
   ApiRequest seen_;
   std::atomic<bool> cancel_ = false;
@@ -210,11 +212,20 @@ TEST_F(RemoteSessionTest, AScoredWindowHasAPositionForEachId) {
   EXPECT_EQ(scores->positions[1].logprob, -0.25);
   EXPECT_THAT(scores->positions[1].top, ElementsAre(std::pair(3, -2.0F)));
   EXPECT_EQ(scores->logits_hash, 0xCDu);
+  EXPECT_EQ(seen_.hash_state, std::nullopt) << "no other window continues it";
 
+  scores = Score({{1, 7}, {1, 7}, {1, 7}});
+  ASSERT_TRUE(scores.ok());
+  EXPECT_EQ(scores->positions.size(), 6u);
+  EXPECT_EQ(scores->logits_hash, 0xCDu);
+  EXPECT_EQ(seen_.hash_state, "xx") << "the state behind the second window";
+
+  continues_hashes_ = false;  // an older server
   scores = Score({{1, 7}, {1, 7}});
   ASSERT_TRUE(scores.ok());
   EXPECT_EQ(scores->positions.size(), 4u);
   EXPECT_EQ(scores->logits_hash, std::nullopt);
+  EXPECT_EQ(seen_.hash_state, std::nullopt);
 
   const absl::Status other = Score({{1, 7, 9}}).status();
   EXPECT_THAT(std::string(other.message()), HasSubstr("does not score all ids"));
