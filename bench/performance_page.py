@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the tables of docs/results/performance.md from docs/results/performance.csv.
+"""Writes the tables of docs/results/performance.md from docs/results/performance.csv, or those of another page.
 
 Usage: bench/performance_page.py [PAGE [CSV]]
 
@@ -14,7 +14,7 @@ import sys
 import data_files
 
 RESULTS = pathlib.Path(__file__).resolve().parents[1] / "docs/results"
-PLACE = re.compile(r"(<!-- performance\.csv: ([\w-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+PLACE = re.compile(r"(<!-- [\w-]+\.csv: ([\w-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 NUMBER = re.compile(r"[\d.,]+( (GB/s|MiB|ms|s|tokens/s|us))?")
 
 

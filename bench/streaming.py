@@ -29,6 +29,7 @@ MOVED = {"throttled": 0.03, "unthrottled": 0.10}  # of the disk's rate, from bef
 TAKEN = 0.25  # of the cores, by others: a row that misses beside that is measured again
 REPEATS = 2
 BESIDE_WEIGHTS = 320 * 2**20  # of a row's budget: runtime, activations, KV, ring, margin
+PAGE = os.sysconf("SC_PAGE_SIZE")
 QUIET_S = 60  # how long a repeat waits at most for others to leave the cores
 
 
@@ -55,12 +56,14 @@ class CpuWatch:
 
 
 class Streaming:
-    def __init__(self, bench):
+    def __init__(self, bench, models=None):
         self.bench, self.quick, self.lime, self.out = bench, bench.quick, bench.lime, bench.out
         self.report = bench.report.setdefault("streaming", {})
         self.shares = (0, 50) if self.quick else (0, 25, 50, 75, 90)  # percent resident
-        self.models = {"bf16": bench.bf16(), "4-bit": bench.packed(4)}
+        self.models = models or {"bf16": bench.bf16(), "4-bit": bench.packed(4)}
         self.compute = {}
+        self.repeats = 0 if self.quick else REPEATS
+        self.counted_s = 2 if self.quick else 5  # of the tokens that count, about
 
     # ---- Running
 
@@ -136,32 +139,40 @@ class Streaming:
         rate, compute_s = (row["rate_before"] + row["rate_after"]) / 2, row["compute_ms"] / 1e3
         return 1e3 * (compute_s + max(0, row["streamed_bytes"] - min(beside, rate) * compute_s) / rate)
 
-    def attempt(self, name, share, megabytes, group, profile, before):
-        model = self.models[name]
-        weights = bytes_of(model)
-        expected_s = max(self.compute[name] / 1e3, weights * (1 - share / 100) / before)
-        counted = max(1, min(24, round((2 if self.quick else 5) / expected_s)))
+    def at_share(self, name, share, megabytes, group, profile, before):
+        weights = bytes_of(self.models[name])
         budget = int(weights * share / 100) + BESIDE_WEIGHTS
+        return {"share": share, **self.attempt(name, budget, ["--resident", share / 100], weights * (1 - share / 100), megabytes, group, profile, before)}
+
+    def attempt(self, name, budget, flags, streams, megabytes, group, profile, before):
+        """A run with this budget, which streams about so many bytes for each token."""
+        model, budget = self.models[name], budget // PAGE * PAGE  # groups round down
+        expected_s = max(self.compute[name] / 1e3, streams / before)
+        counted = max(1, min(24, round(self.counted_s / expected_s)))
         watch = CpuWatch()
         with contextlib.ExitStack() as ends:
             hard = self.limited(megabytes, budget)  # exactly the budget
             if hard:
                 ends.enter_context(hard)
-            run = self.run(model, ["--memory", budget, "--resident", share / 100, "--profile", profile], counted + BOOT_TOKENS, hard)
+            run = self.run(model, ["--memory", budget, *flags, "--profile", profile], counted + BOOT_TOKENS, hard)
             group_peak = hard.memory_use()["peak"] if hard else None
         others = watch.others()
-        after = self.disk_rate(model, group)
-        rate = (before + after) / 2
-        streamed = run["streaming"]["streamed_bytes_per_step"]
-        limit_ms = max(self.compute[name], 1e3 * streamed / rate)
-        ms = statistics.mean(self.intervals(run))
-        return {"model": name, "limit_mb": megabytes, "share": share, "tokens": counted, "streamed_bytes": streamed, "compute_ms": self.compute[name],
+        figures = self.figures(name, run, megabytes, before, self.disk_rate(model, group))
+        return {**figures, "tokens": counted, "others": others, "budget_bytes": budget, "group_peak_bytes": group_peak}
+
+    def figures(self, name, run, megabytes, before, after):
+        """Of a run beside its limit. `before` and `after`: the disk's rates."""
+        streaming, ms = run["streaming"], statistics.mean(self.intervals(run))
+        streamed = streaming["streamed_bytes_per_step"]
+        limit_ms = max(self.compute[name], 1e3 * streamed / ((before + after) / 2))
+        return {"model": name, "limit_mb": megabytes, "streamed_bytes": streamed, "compute_ms": self.compute[name],
                 "rate_before": before, "rate_after": after, "moved": abs(after / before - 1), "limit_ms": limit_ms, "ms": ms, "ratio": ms / limit_ms,
                 "goal": PART_GOALS["throttled" if megabytes else "unthrottled"], "predicted_ms": run["predicted_ms_per_token"],
-                "error": run["predicted_ms_per_token"] / ms - 1, "cause": run["prediction"]["cause"], "others": others,
-                "waiting": run["streaming"]["waited_ms"] / (run["ttft_ms"] + run["ms_per_token"] * (run["completion_tokens"] - 1)),
-                "disk_while_busy": run["streaming"]["bytes_read"] / max(1e-9, run["streaming"]["disk_busy_ms"] / 1e3),
-                "budget_bytes": budget, "group_peak_bytes": group_peak, "peak_rss_bytes": run["peak_rss_bytes"], "ring_bytes": run["memory"]["ring_bytes"]}
+                "error": run["predicted_ms_per_token"] / ms - 1, "cause": run["prediction"]["cause"],
+                "waiting": streaming.get("waited_ms", 0) / (run["ttft_ms"] + run["ms_per_token"] * (run["completion_tokens"] - 1)),
+                "disk_while_busy": streaming.get("bytes_read", 0) / max(1e-9, streaming.get("disk_busy_ms", 0) / 1e3),
+                "resident_blocks": streaming["resident_blocks"], "blocks": streaming["blocks"],
+                "peak_rss_bytes": run["peak_rss_bytes"], "ring_bytes": run["memory"]["ring_bytes"]}
 
     @staticmethod
     def missed(row):
@@ -175,14 +186,14 @@ class Streaming:
             if watch.others() < TAKEN / 2:
                 return
 
-    def row(self, name, share, megabytes, group, profile, rate):
-        """Again where the limit moved, or where others took the cores from a row that missed. Keeps the attempt that both disturbed least."""
+    def row(self, attempt, megabytes, rate):
+        """`attempt` takes the disk's rate before it. Again where the limit moved, or where others took the cores from a row that missed. Keeps the attempt that both disturbed least."""
         attempts, moved = [], MOVED["throttled" if megabytes else "unthrottled"]
         while True:
-            attempts.append(self.attempt(name, share, megabytes, group, profile, rate))
+            attempts.append(attempt(rate))
             rate = attempts[-1]["rate_after"]
             disturbed = attempts[-1]["moved"] > moved or (attempts[-1]["others"] > TAKEN and self.missed(attempts[-1]))
-            if not disturbed or len(attempts) > (0 if self.quick else REPEATS):
+            if not disturbed or len(attempts) > self.repeats:
                 break
             self.await_quiet()
         best = min(attempts, key=lambda a: (a["moved"] > moved, a["others"] if a["moved"] <= moved else a["moved"]))
@@ -213,7 +224,7 @@ class Streaming:
             self.compute_ms(name)
             rate = self.disk_rate(self.models[name], group)
             for share in self.shares:
-                row, rate = self.row(name, share, megabytes, group, profile, rate)
+                row, rate = self.row(functools.partial(self.at_share, name, share, megabytes, group, profile), megabytes, rate)
                 if not megabytes:
                     row["rate_beside"] = self.disk_rate_beside(self.models[name])
                     row["shared_ratio"] = row["ms"] / self.shared_limit_ms(row, row["rate_beside"])
