@@ -144,7 +144,8 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t voc
   for (const auto& item : absl::StrSplit(Text(list), ',')) {
     int32_t id = 0;
     if (!absl::SimpleAtoi(item, &id) || id < 0 || id >= vocab) {
-      return WrongCall(absl::StrCat(Text(where), ": ", AsTyped(std::string(item)), " is not an id below ", vocab, "; write ids like 1,2,3"));
+      return WrongCall(
+          absl::StrCat(Text(where), ": ", AsTyped(std::string(item)), " is not an id below ", vocab, "; write ids like 1,2,3"));
     }
     ids.push_back(id);
   }

@@ -74,7 +74,6 @@ class Machines:
         for server in self._servers:
             server.terminate()
             server.wait()
-        self.files.close()
         for machine in self._all.values():
             machine.close()
         self._switch.close()

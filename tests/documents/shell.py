@@ -69,10 +69,8 @@ class SshFiles:
         for name in ("ssh", "scp"):
             (self.bin / name).write_text(f'#!/bin/sh\nexec {shutil.which(name)} -F {folder}/ssh_config "$@"\n')
             (self.bin / name).chmod(0o755)
-        self._separation = Path("/run/sshd")
-        self._made_separation = os.geteuid() == 0 and not self._separation.exists()
-        if self._made_separation:  # sshd of root wants an empty folder, which a machine without a running one lacks
-            self._separation.mkdir(mode=0o755)
+        if os.geteuid() == 0:  # sshd of root wants an empty folder, which a machine without a running one lacks; it stays, other tests' servers use it too
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
     def start(self, around, log):
         """An sshd that listens, called through the words `around`."""
@@ -87,10 +85,6 @@ class SshFiles:
                 raise RuntimeError("sshd does not listen: " + log.read_text())
             time.sleep(0.05)
         return server
-
-    def close(self):
-        if self._made_separation:
-            self._separation.rmdir()
 
 
 class Loopback:
@@ -109,7 +103,6 @@ class Loopback:
     def close(self):
         self._server.terminate()
         self._server.wait()
-        self._files.close()
 
 
 def is_there():

@@ -21,7 +21,7 @@ ALLOWED = (
     # ---- Polls of another process, each with a bound
     Allowed("tests/documents/shell.py", "time.sleep(0.05)", "until sshd listens, or has ended; 10 s"),
     Allowed("tests/integration/programs/loopback_sshd.h", "!Answers()", "until sshd answers; 10 s"),
-    Allowed("tests/integration/programs/calls_test.cc", "!Handles(lime.pid(), signal)", "until lime handles the signal, as /proc tells; 10 s"),
+    Allowed("tests/integration/programs/lime_process.h", "!Handles(lime.pid(), signal)", "until lime handles the signal, as /proc tells; 10 s"),
     Allowed("tests/integration/programs/cli_prepare_test.cc", "std::chrono::milliseconds(1)", "until lime has written the first files; half a minute"),
     Allowed("tests/integration/programs/cli_test.cc", "lime.out().size() <= 20", "until lime has written some text; half a minute"),
     Allowed("tests/integration/programs/demo_test.cc", "if (ended == 0)", "until a daemon has ended, as waitpid tells; 5 s"),
@@ -29,6 +29,7 @@ ALLOWED = (
     Allowed("tests/integration/programs/lime_process.h", "Slurp(path).find(words)", "until a process has written words; half a minute"),
     Allowed("tests/integration/programs/lime_process.h", "WorkSeconds() < seconds", "until a process has computed for so long; half a minute"),
     Allowed("tests/integration/programs/run_cluster.h", "if (ended < steps)", "until a limed has computed so many steps; a minute"),
+    Allowed("tests/integration/programs/serve_test.cc", "!has_opened()", "until lime has opened a file, as /proc tells; half a minute"),
     Allowed("tests/integration/programs/up_test.cc", "Over({\"devices\"}).exit_code != 0", "until a limed answers; 20 calls"),
     Allowed("tests/integration/programs/up_test.cc", "std::chrono::milliseconds(100)", "until a limed says who uses it; 100 calls"),
     Allowed("tests/daemon/pressure_test.cc", "::rmdir(group_.c_str())", "until the kernel lets a group go, after its last process; 1 s"),

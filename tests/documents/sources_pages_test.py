@@ -1,5 +1,5 @@
 """The pages of docs/reference that list fields and calls list those of the sources: cluster.toml, limed.toml, the
-HTTP API, metrics, the services."""
+HTTP API, metrics, the services; and the paths of serve.toml."""
 import json
 import re
 import unittest
@@ -49,6 +49,13 @@ class SourcesPagesTest(unittest.TestCase):
         fields = fields_read_in("daemon/limed/limed_flags.cc")
         self.assertLessEqual({"name", "kv-dir", "follow-memory"}, fields)
         self.assertEqual(rows_of("docs/reference/limed-toml.md"), fields)
+
+    def test_the_paths_of_serve_toml(self):
+        source = (ROOT / "coordinator/commands/commands.cc").read_text()
+        fields = re.findall(r'(?<!", )\{"([\w-]+)"', re.search(r"kPathFields\[\] = (\{.*?\});", source, re.S).group(1))
+        self.assertLessEqual({"model", "api-key-file"}, set(fields))
+        listed = re.search(r"^- A relative path of (.*?) is relative to", (ROOT / "docs/reference/serve-toml.md").read_text(), re.S | re.M).group(1)
+        self.assertEqual(sorted(WORDS.findall(listed)), sorted(fields))
 
     def test_the_fields_of_the_http_api(self):
         sources = sorted((ROOT / "coordinator/api/requests").glob("*.cc"))

@@ -176,8 +176,9 @@ struct SplitShape {
   int rounds = 1;  // number of times that stages go round the devices
   int32_t sequences = 1, batch = 1;
   int64_t context = 512, prompt = 200;
-  bool split_head = false;           // ranges of the head are on all devices in turn
-  std::vector<int64_t> neuron_rows;  // PlanRequest::neuron_rows
+  bool split_head = false;            // ranges of the head are on all devices in turn
+  std::vector<int64_t> neuron_rows;   // PlanRequest::neuron_rows
+  std::vector<DeciderForm> deciders;  // PlanRequest::deciders
 };
 
 // A plan with everything in memory, but for neurons, and the layers in equal shares.
@@ -191,7 +192,7 @@ inline absl::StatusOr<Plan> SplitPlan(const ModelSpec& spec, const SplitShape& s
   }
   PlanRequest request{.context = shape.context, .sequences = shape.sequences, .batches = {shape.batch}, .prompt_tokens = shape.prompt};
   request.chunks = {64};
-  request.neuron_rows = shape.neuron_rows;
+  request.neuron_rows = shape.neuron_rows, request.deciders = shape.deciders;
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
   PlanChoice choice{.microbatches = (shape.sequences + shape.batch - 1) / shape.batch, .batch = shape.batch};
   choice.first_token = {

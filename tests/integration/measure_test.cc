@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/profile/cpu_usage.h"
 #include "daemon/profile/disk_sample.h"
+#include "daemon/profile/measure_bursts.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/scale_model.h"
@@ -200,6 +201,23 @@ TEST_F(MeasureDiskTest, AFolderWithoutWeightsIsMeasuredWithAFileThatLeavesNothin
   const auto points = MeasureDisk({sample->path()}, {.seconds = 0.2, .memory = 8 * kMiB, .read_bytes = {kMiB}, .depths = {2}});
   ASSERT_TRUE(points.ok()) << points.status();
   EXPECT_GT(points->front().bytes_per_second, 0);
+}
+
+TEST_F(MeasureDiskTest, BurstsOfSmallReadsAreMeasuredAndBounded) {
+  const std::vector<std::string> files = {File("a", 100), File("b", 3 * kMiB), File("c", 2 * kMiB + 5)};
+  const double begin = SteadyMs();
+  const auto cost = MeasureBursts(files, {.seconds = 0.2, .memory = 8 * kMiB, .least_bytes = kMiB});
+  ASSERT_TRUE(cost.ok() && *cost) << cost.status();
+  EXPECT_LT(SteadyMs() - begin, 20e3);
+  EXPECT_TRUE(CheckBurst(**cost).ok());
+  EXPECT_GT((*cost)->MsOf(128, 64 * kKiB), (*cost)->MsOf(8, 4 * kKiB));
+  EXPECT_FALSE(MeasureBursts(files, {.seconds = 0.2})->has_value()) << "files of 5 MiB say nothing about a disk";
+  EXPECT_FALSE(MeasureBursts(files, {.memory = kMiB, .least_bytes = kMiB})->has_value());
+  EXPECT_EQ(MeasureBursts({dir_ / "none"}, {}).status().code(), absl::StatusCode::kNotFound);
+  const std::atomic<bool> cancelled = true;
+  EXPECT_TRUE(absl::IsCancelled(MeasureBursts(files, {.least_bytes = kMiB, .cancelled = &cancelled}).status()));
+  EXPECT_THAT(std::string(MeasureBursts(files, {.seconds = 0.2, .least_bytes = kMiB, .read_bytes = {4 * kMiB}}).status().message()),
+              HasSubstr("no file has"));
 }
 
 TEST_F(MeasureDiskTest, ADiskWithoutRoomForTheFileIsSaid) {

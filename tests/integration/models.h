@@ -19,6 +19,7 @@
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/bundle_store.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/predictor_store.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "testbed/make_model/make_model.h"
@@ -71,6 +72,8 @@ struct RunShape {
   // has bundles.
   std::optional<int64_t> neuron_rows;
   int32_t window_masks = kUsualWindowMasks;
+  bool certified = false;  // sparse MLPs decide with the copies of deciders that the bundles have
+  bool predicted = false;  // with the predictor in the folder; changes bits
 };
 
 // Opens the reference, with room for one sequence of `context` positions and for the companions.
@@ -114,6 +117,10 @@ inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape
           .context = context,
           .ahead_places = shape.ahead_places,
           .unit_places = shape.unit_places,
+          .sparsity = shape.predicted     ? SparsityWish::kPredicted
+                      : shape.neuron_rows ? SparsityWish::kExact
+                                          : SparsityWish::kOff,
+          .decider = shape.certified ? DeciderWish::kCertified : DeciderWish::kAuto,
           .neuron_rows = shape.neuron_rows,
           .window_masks = shape.window_masks,
           .sequences = sequences,
@@ -137,6 +144,14 @@ inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::strin
   LocalPlanRequest with = request;
   if (shape.neuron_rows) {
     LIME_ASSIGN_OR_RETURN(with.neurons, BundleStore::SparseNeurons(checkpoint, spec));
+    LIME_ASSIGN_OR_RETURN(const BundleStore store, BundleStore::Open(checkpoint, spec));
+    with.copies = store.Deciders(spec.config.num_layers());
+  }
+  if (shape.predicted) {
+    LIME_ASSIGN_OR_RETURN(const PredictorStore predictor, PredictorStore::Open(dir, spec));
+    with.predictor = predictor.hash();
+    for (int32_t layer = 0; layer < spec.config.num_layers(); ++layer)
+      with.predictor_ranks.push_back(static_cast<int32_t>(predictor.RankOf(layer)));
   }
   LIME_ASSIGN_OR_RETURN(const LocalPlan plan, PlanForThisProcess(spec, with));
   auto device = std::make_unique<LocalDevice>(LocalDevice::Options{

@@ -13,7 +13,8 @@
 namespace lime {
 namespace {
 
-constexpr Placement kPlacements[] = {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved};
+constexpr Placement kPlacements[] = {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved,
+                                     Placement::kAttentionFirst};
 constexpr LoaderKind kLoaders[] = {LoaderKind::kRead, LoaderKind::kMmap};
 
 // A folder, plain or prepared, in which nothing, half or all stays, placed in each way where that

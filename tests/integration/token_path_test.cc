@@ -23,6 +23,7 @@
 #include "daemon/stores/block_store.h"
 #include "gtest/gtest.h"
 #include "tests/integration/loopback_cluster.h"
+#include "tests/integration/made_copies.h"
 #include "tests/integration/models.h"
 
 namespace {
@@ -249,21 +250,35 @@ TEST(TokenPathTest, ModelsWithExpertsAllocateNothing) {
 // Reads of neurons allocate their requests, too. Every neuron has a row in memory, and the same tokens
 // once more need no other ones. A chunk of a prompt reads pieces, so it is not counted.
 TEST(TokenPathTest, SparseMlpsAllocateNothingOnceTheirNeuronsAreInMemory) {
-  MakeModelOptions model;
-  model.config.activation = Activation::kRelu;
-  const TempDir dir;
-  ASSERT_TRUE(MakeModel(model, dir / "model").ok());
-  const auto prepared = PrepareBlockStore(dir / "model", dir / "store", {.bundles = true});
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
-  const auto tokenizer = Tokenizer::Load(dir / "model");
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto device = InstallHere(dir / "store", {.chunk = 1, .neuron_rows = model.config.intermediate_size}, kContext);
-  ASSERT_TRUE(device.ok()) << device.status();
-  EXPECT_EQ(AllocationsOn(**device, **tokenizer, 1, {}, /*hash_logits=*/true, /*again=*/true), 0);
-  const auto statistics = (*device)->Statistics(0);
-  ASSERT_TRUE(statistics.ok()) << statistics.status();
-  EXPECT_GT(statistics->neurons_loaded, 0);
-  EXPECT_GT(statistics->neurons_computed, 20 * statistics->neurons_loaded);
+  struct Case {
+    int64_t chunk = 1;
+    bool packed = false, certified = false;
+  };
+  for (const auto& [chunk, packed, certified] :
+       {Case{}, {.chunk = 64}, {.chunk = 64, .packed = true}, {.certified = true}, {.chunk = 64, .certified = true}}) {
+    MakeModelOptions model;
+    model.config.activation = Activation::kRelu;
+    if (packed) model.config.hidden_size = 128, model.config.intermediate_size = 256, model.config.quantization = Quantization{4, 64};
+    const TempDir dir;
+    ASSERT_TRUE(MakeModel(model, dir / "model").ok());
+    if (certified) {
+      ASSERT_TRUE(PrepareWithCopies(dir / "model", dir / "store").ok());
+    } else {
+      ASSERT_TRUE(PrepareBlockStore(dir / "model", dir / "store", {.bundles = true}).ok());
+    }
+    const auto tokenizer = Tokenizer::Load(dir / "model");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const auto device =
+        InstallHere(dir / "store", {.chunk = chunk, .neuron_rows = model.config.intermediate_size, .certified = certified}, kContext);
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_EQ(AllocationsOn(**device, **tokenizer, 1, {}, /*hash_logits=*/true, /*again=*/true), 0)
+        << "chunk " << chunk << ", certified " << certified;
+    const auto statistics = (*device)->Statistics(0);
+    ASSERT_TRUE(statistics.ok()) << statistics.status();
+    EXPECT_EQ(statistics->neurons_copied > 0, chunk > 1);
+    EXPECT_GT(statistics->neurons_loaded + statistics->neurons_copied, 0);
+    EXPECT_GT(statistics->neurons_computed, 20 * statistics->neurons_loaded);
+  }
 }
 
 TEST(TokenPathTest, StagesWithPeersAllocateNothing) {

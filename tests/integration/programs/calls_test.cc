@@ -253,19 +253,6 @@ TEST_F(CallsTest, ScorePrintsWhatIsAskedForToAPersonToo) {
 
 // ---- Signals
 
-// Whether `lime` handles the signal by now: while a program is loaded, it ends as any other does.
-bool Handles(pid_t pid, int signal) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
-  }
-  return false;
-}
-
-void AwaitHandler(const Lime& lime, int signal) {
-  for (int i = 0; i < 10'000 && !Handles(lime.pid(), signal); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
 TEST_F(CallsTest, AnInterruptedRunPrintsItsTextSoFarAndEndsWith130) {
   std::string prompts;
   for (int i = 0; i < 400; ++i) prompts += "Once\n";  // 13 s of computation, measured on a server core

@@ -155,6 +155,120 @@ TEST_F(CliPrepareTest, ADamagedFileOfBundlesIsWrittenAgainInTheOrderOfTheStore) 
   EXPECT_EQ(ReadJson(copy), reversed) << "all bundles are in its order";
 }
 
+TEST_F(CliPrepareTest, ARunSaysWhetherItsMlpsAreSparseAndWhy) {
+  MakeModelOptions options;
+  options.config.activation = Activation::kRelu;
+  const std::string model = dir_ / "relu", store = dir_ / "store", text = dir_ / "text", file = store + "/calibration.json";
+  ASSERT_TRUE(MakeModel(options, model).ok());
+  std::string words;
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&words, i * i, " foxes; ");
+  WriteFile(text, words);
+  const auto run = [&](const std::string& folder, const std::string& sparsity) {
+    std::vector<std::string> call = {"run", "--model", folder, "--prompt", "1 fox", "--max-tokens", "4", "--hash-logits", "--json"};
+    if (!sparsity.empty()) call.insert(call.end(), {"--sparsity", sparsity});
+    return Call(call);
+  };
+  EXPECT_THAT(run(model_, "").Json()["sparsity_why"], HasSubstr("have no ReLU"));
+  EXPECT_THAT(run(model, "").Json()["sparsity_why"], HasSubstr("`lime prepare --bundles` writes them"));
+  ASSERT_EQ(Call({"prepare", model, "--out", store, "--bundles"}).exit_code, 0);
+  const json none = run(store, "auto").Json(), off = run(store, "off").Json(), exact = run(store, "exact").Json();
+  EXPECT_EQ(none["sparsity"], "off") << "nothing is assumed of zeros";
+  EXPECT_THAT(none["sparsity_why"], HasSubstr("`lime calibrate` learns them"));
+  EXPECT_FALSE(off.contains("sparsity_why"));
+  EXPECT_EQ(exact["sparsity"], "exact");
+  EXPECT_TRUE(exact["sparse_prediction"]["sparse_io_ms_per_token"].is_null());
+  EXPECT_EQ(exact["logits_xxh3"], off["logits_xxh3"]);
+
+  ASSERT_EQ(Call({"calibrate", store, "--text-file", text}).exit_code, 0);
+  const json chosen = run(store, "").Json(), known = run(store, "exact").Json();
+  EXPECT_THAT(chosen["sparsity_why"], HasSubstr("ms a token predicted"));
+  EXPECT_EQ(chosen["logits_xxh3"], off["logits_xxh3"]);
+  const double share = known["sparse_prediction"]["sparse_active_share"];
+  EXPECT_GT(share, 0);
+  EXPECT_LT(share, 1);
+  EXPECT_NEAR(known["sparse_active_share"], share, 0.2) << "of another text";
+  EXPECT_EQ(known["logits_xxh3"], off["logits_xxh3"]);
+  EXPECT_GT(known["neurons_copied"], 0);
+  const Answer few = Call({"run", "--model", store, "--prompt", "1 fox", "--max-tokens", "4", "--hash-logits", "--json", "--sparsity",
+                           "exact", "--neurons", "5", "--window", "3"});
+  EXPECT_EQ(few.Json()["logits_xxh3"], off["logits_xxh3"]);
+  EXPECT_GT(few.Json()["neurons_loaded_per_token"], known["neurons_loaded_per_token"]);
+
+  json other = ReadJson(file);
+  other["model"] = "another";
+  WriteFile(file, other.dump());
+  const json wrong = run(store, "").Json();
+  EXPECT_EQ(wrong["sparsity"], "off");
+  EXPECT_THAT(wrong["sparsity_why"], HasSubstr("calibration.json: is of another model"));
+  ExpectRefused(run(store, "exact"), 2, "calibration.json: is of another model");
+  const std::string whole = other.dump();
+  WriteFile(file, whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(run(store, "").Json()["sparsity_why"], HasSubstr("`lime calibrate` writes a new one"));
+  ExpectRefused(run(store, "exact"), 2, "; `lime calibrate` writes a new one");
+}
+
+// What was learned of copies goes from the calibration into the bundles, and from there into runs.
+TEST_F(CliPrepareTest, BundlesGetTheCopiesThatACalibrationLearnedAndRunsDecideWithThem) {
+  MakeModelOptions options;
+  options.config.activation = Activation::kRelu;
+  const std::string model = dir_ / "relu", store = dir_ / "store", text = dir_ / "text";
+  ASSERT_TRUE(MakeModel(options, model).ok());
+  std::string words;
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&words, i * i, " foxes; ");
+  WriteFile(text, words);
+  ExpectRefused(Call({"calibrate", model, "--text-file", text, "--decider", "7"}), 2, "--decider 7 is unknown");
+  const json learned = Call({"calibrate", model, "--text-file", text, "--decider", "8", "--json"}).Json();
+  const auto layers = static_cast<size_t>(options.config.num_layers);
+  ASSERT_EQ(learned["layers"].size(), layers);
+  for (const json& layer : learned["layers"]) {
+    EXPECT_EQ(layer["copy"]["bits"], 8);
+    EXPECT_GT(layer["copy"]["unproven"].get<double>(), 0.9 * layer["active"][0].get<double>());
+    EXPECT_LT(layer["copy"]["unproven"], 1);
+  }
+  const std::string frames = model + "/calibration.frames";
+  EXPECT_TRUE(std::filesystem::exists(frames));
+  const json prepared = Call({"prepare", model, "--out", store, "--bundles", "--verify", "--json"}).Json();
+  EXPECT_EQ(prepared["decider_copies"], layers);
+  EXPECT_EQ(Slurp(store + "/calibration.frames"), Slurp(frames));
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> call = {"run", "--model", store, "--prompt", "1 fox", "--max-tokens", "12", "--hash-logits", "--json"};
+    call.insert(call.end(), more.begin(), more.end());
+    return Call(call);
+  };
+  const json off = run({"--sparsity", "off"}).Json();
+  for (const std::string rows : {"auto", "7"}) {
+    const json dense = run({"--sparsity", "exact", "--neurons", rows, "--decider", "dense"}).Json();
+    const json certified = run({"--sparsity", "exact", "--neurons", rows, "--decider", "certified"}).Json();
+    const json chosen = run({"--sparsity", "exact", "--neurons", rows}).Json();
+    EXPECT_EQ(dense["certified_layers"], 0);
+    EXPECT_EQ(certified["certified_layers"], layers);
+    EXPECT_TRUE(certified["sparse_active_share"].is_null());
+    EXPECT_GE(certified["sparse_computed_share"], dense["sparse_computed_share"]);
+    if (rows == "7") EXPECT_GT(certified["sparse_prediction"]["sparse_computed_share"], 0) << "the copy was measured";
+    EXPECT_EQ(certified["lossless"], true);
+    for (const json* answer : {&dense, &certified, &chosen}) EXPECT_EQ((*answer)["logits_xxh3"], off["logits_xxh3"]) << rows;
+  }
+  ExpectRefused(run({"--sparsity", "exact", "--decider", "best"}), 2, "--decider best is unknown");
+
+  // A file that is damaged is written again with its copy.
+  const std::string bundles = store + "/bundles_0000.safetensors", whole = Slurp(bundles);
+  std::filesystem::resize_file(bundles, whole.size() / 2);
+  ASSERT_EQ(Call({"prepare", model, "--out", store}).exit_code, 0);
+  EXPECT_TRUE(Slurp(bundles) == whole);
+
+  // Bundles without copies get them once the store is calibrated; other frames are not used.
+  const std::string second = dir_ / "second";
+  std::filesystem::rename(frames, model + "/other.frames");
+  const Answer without = Call({"prepare", model, "--out", second, "--bundles", "--json"});
+  EXPECT_EQ(without.Json()["decider_copies"], 0);
+  EXPECT_THAT(without.err, HasSubstr("no copies of deciders are written: "));
+  ASSERT_EQ(Call({"calibrate", second, "--text-file", text, "--decider", "6"}).exit_code, 0);
+  const json with = Call({"prepare", model, "--out", second, "--bundles", "--json"}).Json();
+  EXPECT_EQ(with["decider_copies"], layers);
+  EXPECT_FALSE(with["was_complete"].get<bool>());
+  EXPECT_TRUE(Call({"prepare", model, "--out", second, "--bundles", "--json"}).Json()["was_complete"].get<bool>());
+}
+
 TEST_F(CliPrepareTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
   ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the folder of the model itself");

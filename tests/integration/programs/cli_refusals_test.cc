@@ -26,6 +26,16 @@ TEST_F(CliRefusalsTest, FlagsThatWouldDoNothingAreRefused) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--token-times"}), 2, "--token-times is a field of the answer of --json");
   for (const char* flag : {"--patience", "--give-up"})
     ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag, "5"}), 2, absl::StrCat("run: ", flag, " is for --cluster, and"));
+  for (const std::string& sparsity : {"off", "auto"}) {
+    for (const char* flag : {"--neurons", "--window"})
+      ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--sparsity", sparsity, flag, "5"}), 2,
+                    absl::StrCat("run: ", flag, " is for --sparsity exact or --sparsity predicted, and changes nothing without it"));
+  }
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--neurons", "5"}), 2, "--neurons is for --sparsity exact");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--sparsity", "exact", "--kv", "grow", "--kv-tokens", "64"}), 2,
+                "--kv-tokens is for KV that grows, and changes nothing with --sparsity exact");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--sparsity", "exact", "--kv-dir", dir_ / "kv"}), 2,
+                "--kv-dir is for KV on the disk, and changes nothing with --sparsity exact");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--insecure"}), 2, "--insecure is for --cluster");
   ExpectRefused(Call({"profile", "--link-seconds", "1"}), 2, "--link-seconds is for --cluster");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--overwrite"}), 2, "--overwrite is for --trace");
@@ -49,6 +59,24 @@ TEST_F(CliRefusalsTest, AProfileThatIsNoneIsRefusedByName) {
   ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
 }
 
+TEST_F(CliRefusalsTest, FilesOfIdsNameTheLineThatIsWrong) {
+  const auto score = [this](const std::string& lines) {
+    WriteFile(dir_ / "ids", lines);
+    return Call({"score", "--model", model_, "--ids-file", dir_ / "ids", "--context", "3"});
+  };
+  ExpectRefused(score(""), 2, "ids is empty");
+  ExpectRefused(score("1,2\n\n3"), 2, "ids line 2: \"\" is not an id below 320");
+  ExpectRefused(score("1,2\n3,-4"), 2, "ids line 2: -4 is not an id below 320");
+  ExpectRefused(score("1,2\n3,320"), 2, "ids line 2: 320 is not an id below 320");
+  ExpectRefused(score(std::string("1\0", 2)), 2, "ids line 1: \"1?\" is not an id below 320; write ids like 1,2,3");
+  const Answer longest = score(std::string(100'000, '7'));
+  ExpectRefused(longest, 2, "is not an id below 320; write ids like 1,2,3");
+  EXPECT_LT(longest.err.size(), 1000);
+  ExpectRefused(score("1,2,3\n1,2,3,4"), 1, "ids line 2 holds 4 ids, but the context is 3; score fewer");
+  ExpectRefused(score("1,2\n\xff"), 2, "UTF-8");
+  ExpectRefused(Call({"score", "--model", model_, "--ids-file", dir_ / "none"}), 2, "cannot be read");
+}
+
 TEST_F(CliRefusalsTest, CallsThatAreWrongExitWithTwo) {
   EXPECT_EQ(Call({}).exit_code, 2);
   EXPECT_EQ(Call({"fly"}).exit_code, 2);
@@ -62,9 +90,10 @@ TEST_F(CliRefusalsTest, CallsThatAreWrongExitWithTwo) {
                 "--loader tape is unknown; use auto, read or mmap");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv", "shrink"}), 2, "--kv shrink is unknown; use reserve or grow");
   EXPECT_TRUE(Call({"score", "--model", model_, "--ids", "5", "--json"}).Json().at("perplexity").is_null()) << "nothing was scored";
-  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,x"}), 2, "\"x\" is not an id below 320");
+  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,x"}), 2, "--ids: x is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
-  ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");
+  ExpectRefused(Call({"score", "--model", model_}), 2, "give one of --ids");
+  ExpectRefused(Call({"score", "--model", model_, "--ids", "1", "--ids-file", "f"}), 2, "give one of --ids");
   ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
   ExpectRefused(Call({"bench", "--model", model_, "--cluster", "c.toml"}), 2, "unknown flag --cluster");
   ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2, "--plan is for --cluster");

@@ -227,6 +227,17 @@ TEST_F(CliTest, WindowsOfATextLieSideBySide) {
   EXPECT_THAT(ids, ::testing::ElementsAre(256, 'a', 'b', 'c', 'd', 256, 'e', 'f', 'g', 'h', 256, 'i', 'j'));
 }
 
+TEST_F(CliTest, SequencesOfAFileScoreAsEachAlone) {
+  WriteFile(dir_ / "ids", "1,2,3\n7\n9,8,7,6,5,4\n");
+  const json root = Call({"score", "--model", model_, "--ids-file", dir_ / "ids", "--json"}).Json();
+  json alone = json::array();
+  for (const char* ids : {"1,2,3", "7", "9,8,7,6,5,4"}) {
+    const json one = Call({"score", "--model", model_, "--ids", ids, "--json"}).Json();
+    for (const json& position : one.at("positions")) alone.push_back(position);
+  }
+  EXPECT_EQ(root.at("positions"), alone);
+}
+
 TEST_F(CliTest, CompanionsOfABatchChangeNoBit) {
   WriteFile(dir_ / "others", "5,6,7,8,9\n1\n100,101,102\n");
   const json alone = Score().Json();

@@ -101,6 +101,20 @@ class Lime {
   pid_t pid_ = 0;
 };
 
+// Whether `lime` handles the signal by now: while a program is loaded, it ends as any other does.
+inline bool Handles(pid_t pid, int signal) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// Waits until then, ten seconds at most.
+inline void AwaitHandler(const Lime& lime, int signal) {
+  for (int i = 0; i < 10'000 && !Handles(lime.pid(), signal); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 inline Answer Call(const std::vector<std::string>& arguments, const std::string& input = "") {
   return Lime(arguments, input).Wait();
 }

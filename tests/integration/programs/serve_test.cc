@@ -1,7 +1,13 @@
 // `lime serve` as a process: its line when it is ready, its flags and files, signals.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/common/http/http_client.h"
@@ -118,6 +124,39 @@ TEST(ServeTest, ASecondSignalEndsAtOnce) {
   EXPECT_TRUE(served.lime().AwaitErr("ends; requests that run: 1")) << served.lime().err();
   served.Signal(SIGINT);
   EXPECT_EQ(served.Wait().exit_code, 130);
+}
+
+// Waits until the process has opened the file, half a minute at most.
+bool AwaitOpen(pid_t pid, const std::string& path) {
+  const auto has_opened = [&] {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), ignored)) {
+      if (std::filesystem::read_symlink(entry.path(), ignored) == path) return true;
+    }
+    return false;
+  };
+  for (int i = 0; i < 6000 && !has_opened(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return has_opened();
+}
+
+// While it waits for its template, from a pipe into which nobody writes.
+TEST(ServeTest, ASignalWhileTheModelLoadsEndsItWithoutAnError) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const TempDir dir;
+    const std::string pipe = dir / "template";
+    ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+    const int writer = open(pipe.c_str(), O_RDWR | O_CLOEXEC);  // does not wait for a reader, as O_WRONLY does
+    ASSERT_GE(writer, 0);
+    Lime lime({"serve", "--model", kModel, "--port", "0", "--json", "--chat-template", pipe});
+    AwaitHandler(lime, signal);  // the process is lime now, not this test's copy with `writer`
+    ASSERT_TRUE(AwaitOpen(lime.pid(), pipe)) << lime.err();
+    kill(lime.pid(), signal);
+    const Answer end = lime.Wait();
+    close(writer);
+    EXPECT_EQ(end.exit_code, 0) << signal << end.err;
+    EXPECT_EQ(end.out, "");
+    EXPECT_THAT(end.err, HasSubstr("interrupted"));
+  }
 }
 
 TEST(ServeTest, KeysAreReadAgainOnSighup) {

@@ -145,8 +145,7 @@ TEST_F(UrlTest, ScoresHaveAllBitsOfALocalCall) {
   ExpectSame({"score", "--ids", "1,5,9,200,7", "--json"}, fields);
   ExpectSame({"score", "--ids", "1", "--top", "2", "--json"}, fields);
   const std::string text = "A crow was thirsty, and found a pitcher with a little water in it. It could not reach the water.";
-  EXPECT_TRUE(
-      ExpectSame({"score", "--text-file", "-", "--context", "8", "--json"}, {"perplexity", "positions"}, text)["logits_xxh3"].is_null());
+  ExpectSame({"score", "--text-file", "-", "--context", "8", "--json"}, fields, text);  // in several windows
   const json answer = ExpectSame({"score", "--text-file", "-", "--json"}, fields, text);
   EXPECT_EQ(answer["positions"][1]["top"].size(), 5u);
 }
