@@ -107,15 +107,22 @@ def serve_ms(server, count, tokens):
 
 
 def second_turn(server, number):
-    """{"ttft_ms": of the second turn, "rows_ms": of a prompt as long as its new rows, "step_ms", "cached"}"""
+    """{"ttft_ms": of the second turn, "rows": new ones, "cached": the others}"""
     first = [{"role": "user", "content": (f"Chat {number}. " + "The quick brown fox jumps over the lazy dog. " * CHAT_TOKENS)[:CHAT_TOKENS]}]
     answered = server.stream("/v1/chat/completions", {"messages": first, "max_tokens": 32})
     second = [*first, {"role": "assistant", "content": answered["text"]}, {"role": "user", "content": QUESTION}]
     turn = server.stream("/v1/chat/completions", {"messages": second, "max_tokens": 32})
     cached = turn["usage"]["prompt_tokens_details"]["cached_tokens"]
     rows = turn["usage"]["prompt_tokens"] - cached
-    alone = server.stream("/v1/completions", {"prompt": [97] * rows, "max_tokens": 2, "cache_prompt": False})
-    return {"ttft_ms": turn["ttft_ms"], "rows_ms": alone["ttft_ms"], "step_ms": turn["ms_per_token"], "rows": rows, "cached": cached}
+    return {"ttft_ms": turn["ttft_ms"], "rows": rows, "cached": cached}
+
+
+def turn_limit(binaries, model, turn):
+    """What `lime bench`, without server, cache and text, takes for the new rows behind the cached positions, and for a step behind these."""
+    rows, cached = turn["rows"], turn["cached"]
+    said = answer([binaries / "lime", "bench", "--model", model, "--prompt", rows, "--cached", cached, "--position", cached + rows, "--batch", 1, "--rounds", 7])
+    ms = {row["figure"].split(" of ")[0]: row["ms"] for row in said["rows"]}
+    return {"step_ms": ms["decode"], "rows_ms": ms["prefill"]}
 
 
 def measure(binaries, out, model, rounds, tokens, llama=None):
@@ -132,7 +139,8 @@ def measure(binaries, out, model, rounds, tokens, llama=None):
             serve_ms(server, 1, tokens)  # clocks are as they stay
             for count in (1, STREAMS):
                 found[f"serve_{count}"].append(serve_ms(server, count, tokens))
-            found["second_turn"].append(second_turn(server, number))
+            turn = second_turn(server, number)
+        found["second_turn"].append(turn | turn_limit(binaries, model, turn))
 
     def of_llama():
         text = llama.text(tokens)

@@ -32,10 +32,16 @@ struct BenchFlags {
   ModelFlags model;
   FlashFlags flash;
   int64_t prompt = 512;
+  int64_t cached = 0;      // positions before the prompt
   int64_t position = 128;  // where decoding is measured
   int64_t batch = 4;
   int rounds = 15;
   Bytes limit_bytes = 512 * kMiB;
+
+  int64_t chunk() const { return std::max(prompt, batch); }  // the whole prompt in one step
+  std::string prefill() const {
+    return cached > 0 ? absl::StrCat("prefill of ", prompt, " behind ", cached) : absl::StrCat("prefill of ", prompt);
+  }
 };
 
 template <typename Fn>
@@ -85,8 +91,7 @@ class ModelBench {
     LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps("decode", flags_.rounds, [&] { return Decode(1); }));
     LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(),
                           Sweeps(absl::StrCat("decode, batch of ", flags_.batch), flags_.rounds, [&] { return Decode(flags_.batch); }));
-    LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps(absl::StrCat("prefill of ", flags_.prompt), (flags_.rounds + 2) / 3,
-                                                        [&] { return Prefill(0, flags_.prompt); }));
+    LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps(flags_.prefill(), (flags_.rounds + 2) / 3, [&] { return Prefill(); }));
     return sweeps;
   }
 
@@ -107,8 +112,8 @@ class ModelBench {
     std::vector<int32_t> ids;
     for (int64_t i = 0; i < session_.plan().context; ++i) ids.push_back(TokenAt(0, i));
     LIME_RETURN_IF_ERROR(steps_.Open(ids));
-    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(Prefill(slot, flags_.position));
-    return absl::OkStatus();
+    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(Compute(slot, 0, flags_.position));
+    return Compute(0, flags_.position, flags_.cached);
   }
 
   // The median time of several steps, after two that fill the ring. Bytes are the mean, because a
@@ -140,9 +145,9 @@ class ModelBench {
     measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
     if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill: each third
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
-    measured.prefill.push_back(timed([&] { return Prefill(0, flags_.prompt); }));
+    measured.prefill.push_back(timed([&] { return Prefill(); }));
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
-    if (HasState(session_.plan())) status.Update(Prefill(0, flags_.position));  // decoding goes on there
+    if (HasState(session_.plan())) status.Update(Compute(0, 0, flags_.position));  // decoding goes on there
     return status;
   }
 
@@ -154,11 +159,18 @@ class ModelBench {
     return steps_.Step(batch_);
   }
 
-  absl::Status Prefill(int32_t slot, int64_t tokens) {
-    batch_.Clear();
-    for (int64_t i = 0; i < tokens; ++i) AddRow(slot, i, i + 1 == tokens);
-    next_[slot] = tokens;
-    return steps_.Step(batch_);
+  absl::Status Prefill() { return Compute(0, flags_.cached, flags_.cached + flags_.prompt); }
+
+  // The positions [begin, end) of a sequence, as few steps as chunks allow.
+  absl::Status Compute(int32_t slot, int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t chunk_end = std::min(begin + flags_.chunk(), end);
+      batch_.Clear();
+      for (; begin < chunk_end; ++begin) AddRow(slot, begin, begin + 1 == end);
+      LIME_RETURN_IF_ERROR(steps_.Step(batch_));
+      next_[slot] = end;
+    }
+    return absl::OkStatus();
   }
 
   void AddRow(int32_t slot, int64_t position, bool wants_logits) {
@@ -238,8 +250,7 @@ std::vector<Row> ResidentRows(const ModelSpec& spec, const BenchFlags& flags, co
   const double prefill = Median(measured.prefill);
   return {reading("decode", measured.decode, 1),
           reading(absl::StrCat("decode, batch of ", flags.batch), measured.batched, flags.batch),
-          {absl::StrCat("prefill of ", flags.prompt), prefill * 1e3, PrefillOperations(spec, flags.prompt) / prefill / 1e9, flops / 1e9,
-           "GFLOP/s", "dot products"}};
+          {flags.prefill(), prefill * 1e3, PrefillOperations(spec, flags.prompt) / prefill / 1e9, flops / 1e9, "GFLOP/s", "dot products"}};
 }
 
 // The measurements with the model loaded. Rows without a limit get the disk's rate as theirs.
@@ -252,8 +263,8 @@ struct Report {
 
 absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
   ModelFlags whole = flags.model;
-  whole.chunk = std::max(flags.prompt, flags.batch);  // the whole prompt in one step
-  whole.no_kv_spill = true;                           // KV on the disk is not written again
+  whole.chunk = flags.chunk();
+  whole.no_kv_spill = true;  // KV on the disk is not written again
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
                         LocalSession::Open(whole, {.context = context,
                                                    .expected_positions = flags.position,
@@ -316,9 +327,14 @@ absl::Status Bench(const BenchFlags& flags) {
     if (value < 1 || value > most)
       return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", most, ", the positions of the model"));
   }
+  if (const int64_t most = spec.config.max_positions - flags.prompt; flags.cached < 0 || flags.cached > most)
+    return WrongCall(absl::StrCat("--cached ", flags.cached, " is outside 0 to ", most, ": the model has ", spec.config.max_positions,
+                                  " positions, and --prompt takes ", flags.prompt));
   const bool has_state = spec.NumKvLayers() < spec.config.num_layers();
+  if (has_state && flags.cached > 0)
+    return WrongCall("--cached is not for models with linear attention: their state cannot go back to a position; leave it out");
   const int64_t decoded = has_state ? 2 * (flags.rounds + 2) : 1;
-  const int64_t context = std::max(flags.prompt, std::min(flags.position + decoded, spec.config.max_positions));
+  const int64_t context = std::max(flags.cached + flags.prompt, std::min(flags.position + decoded, spec.config.max_positions));
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const double before, DiskRate(checkpoint));
   LIME_ASSIGN_OR_RETURN(Report report, MeasureModel(flags, context));
@@ -345,6 +361,7 @@ void AddBenchCommand(Commands& commands) {
   // --prompt and --position set the first two. Repeated positions have no KV on disk.
   for (const char* other : {"--context", "--chunk", "--kv-dir", "--no-kv-spill"}) command.Remove(other);
   command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
+  command.Add("--cached", &flags.cached, "Positions before the prefill, as of a conversation in the prompt cache").Shown();
   command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
   command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();
   command.Add("--rounds", &flags.rounds, "Rounds to measure; the medians are printed").Shown();

@@ -77,6 +77,16 @@ TEST_F(CliRefusalsTest, FilesOfIdsNameTheLineThatIsWrong) {
   ExpectRefused(Call({"score", "--model", model_, "--ids-file", dir_ / "none"}), 2, "cannot be read");
 }
 
+TEST_F(CliRefusalsTest, PositionsBeforeAPromptThatCannotBeMeasuredAreRefused) {
+  for (const char* cached : {"-1", "503"})
+    ExpectRefused(Call({"bench", "--model", model_, "--prompt", "10", "--cached", cached}), 2,
+                  absl::StrCat("--cached ", cached, " is outside 0 to 502: the model has 512 positions, and --prompt takes 10"));
+  options_.config.family = "qwen3_5", options_.config.full_attention_interval = 2;
+  ASSERT_TRUE(MakeModel(options_, dir_ / "linear").ok());
+  ExpectRefused(Call({"bench", "--model", dir_ / "linear", "--prompt", "10", "--cached", "8"}), 2,
+                "--cached is not for models with linear attention");
+}
+
 TEST_F(CliRefusalsTest, CallsThatAreWrongExitWithTwo) {
   EXPECT_EQ(Call({}).exit_code, 2);
   EXPECT_EQ(Call({"fly"}).exit_code, 2);

@@ -284,6 +284,8 @@ TEST_F(CliTest, BenchNamesTheLimitOfEachFigure) {
                                                Pair("prefill of 16", "dot products")));
   EXPECT_THAT(limits({"--resident", "0%"}),
               UnorderedElementsAre(Pair("decode", "disk"), Pair("decode, batch of 4", "disk"), Pair("prefill of 16", "disk")));
+  EXPECT_THAT(limits({"--cached", "40", "--resident", "0%"}),
+              UnorderedElementsAre(Pair("decode", "disk"), Pair("decode, batch of 4", "disk"), Pair("prefill of 16 behind 40", "disk")));
 }
 
 TEST_F(CliTest, TokenizeNeedsOnlyTheTokenizersFiles) {
