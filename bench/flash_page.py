@@ -5,7 +5,8 @@
 
 Each FILE is one answer, and NAME is what its section is called, such as "OPT geometry, bf16". Files of --predictor are answers of
 `lime calibrate --predictor --json`, and those of --choices were written by bench/choices.py (Table 1 of the paper). With --svg, figures lie beside the
-page: rates of random reads with their fit (Figure 2b of the paper), and I/O over memory. They need matplotlib.
+page: rates of random reads with their fit (Figure 2b of the paper), and I/O over memory. They need matplotlib. What a person has written between
+the machine and the first section stays.
 """
 import argparse
 import json
@@ -132,11 +133,18 @@ def choices(name, answer):
             + markdown(("sparsity", "right", "error", "other choices than the first", "right no more", "right now"), rows) + "\n")
 
 
-def page(answers, machine="", predictors=None, tasks=None):
+def note_of(text):
+    """What stands between the machine and the first section of a page."""
+    before = text.partition("\n## ")[0]
+    return before.partition("\nMachine: ")[2].partition("\n\n")[2].strip()
+
+
+def page(answers, machine="", predictors=None, tasks=None, note=""):
     text = ("# LLM in a flash: the ladder\n\n`lime bench flash` replays what each rung of the paper's Table 2 reads for a token, and runs the engine beside\n"
             "it ([guide](../guides/sparse.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits with half of it in memory, on an\n"
-            "M1 Max. Gain is the I/O time of the rung `naive` divided by that of the rung. `bench/flash_page.py` wrote this page.\n\n")
+            "M1 Max. Gain is the I/O time of the rung `naive` divided by that of the rung. `bench/flash_page.py` wrote the tables.\n\n")
     text += f"Machine: {machine}\n\n" if machine else ""
+    text += f"{note}\n\n" if note else ""
     for make, of in ((section, answers), (predictor, predictors or {}), (choices, tasks or {})):
         text += "".join(make(name, answer) for name, answer in of.items())
     return text.rstrip() + "\n"
@@ -195,7 +203,8 @@ def main():
     answers, predictors, tasks = (read_named(words, parser) for words in (flags.answers, flags.predictor, flags.choices))
     if not answers and not predictors and not tasks:
         parser.error("there is nothing to write: give a NAME=FILE")
-    flags.page.write_text(page(answers, flags.machine, predictors, tasks), encoding="utf-8")
+    note = note_of(flags.page.read_text(encoding="utf-8")) if flags.page.exists() else ""
+    flags.page.write_text(page(answers, flags.machine, predictors, tasks, note), encoding="utf-8")
     if flags.svg:
         draw(answers, flags.page)
 

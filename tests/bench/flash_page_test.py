@@ -57,6 +57,14 @@ class FlashPageTest(unittest.TestCase):
         self.assertIn("Machine: a machine", text)
         self.assertTrue(text.endswith("|\n"))
 
+    def test_what_a_person_wrote_stays_when_the_tables_are_written_again(self):
+        note = "The goal is missed.\n\nThe disk is slow."
+        text = flash_page.page({"one": ANSWER}, "a machine", note=note)
+        self.assertEqual(flash_page.note_of(text), note)
+        self.assertEqual(flash_page.page({"one": ANSWER}, "a machine", note=flash_page.note_of(text)), text)
+        self.assertEqual(flash_page.note_of(flash_page.page({"one": ANSWER}, "a machine")), "")
+        self.assertEqual(flash_page.note_of(flash_page.page({"one": ANSWER})), "")
+
     def test_predictors_and_choices_have_sections_of_their_own(self):
         layer = {"layer": 1, "rank": 24, "active": 0.055, "predicted": 0.11, "false_negatives": 0.04, "false_positives": 0.06}
         trained = {"tokens": 65536, "context": 128, "predictor": {"held_out": 4096, "perplexity": 22.2, "exact_perplexity": 22, "layers": [layer]}}
