@@ -115,6 +115,9 @@ absl::StatusOr<RowCopier> RowCopier::Create(int64_t cols, int bits, const InputF
 
 RowCopier::RowCopier(int bits, const InputFrame& frame) : bits_(bits), mean_(frame.mean) {
   for (const float value : frame.directions) axes_.push_back(FromFloat<BF16>(value));
+  for (int64_t k = 0; k < cols(); ++k) {
+    for (int64_t j = 0; j < directions(); ++j) columns_.push_back(ToFloat(axes_[static_cast<size_t>(j * cols() + k)]));
+  }
   mean_norm_ = NormAbove(std::span<const float>(mean_));
   axes_norm_ = AxesNorm(axes_);
 }
@@ -149,12 +152,12 @@ bool RowCopier::Copy(std::span<const float> weights, std::span<uint8_t> codes, s
 
 void RowCopier::KeepError(std::span<const double> error, std::span<int8_t> kept_codes, CopiedRow& row) const {
   std::vector<double> along(static_cast<size_t>(directions())), kept(along.size());
-  double largest = 0;
-  for (size_t j = 0; j < along.size(); ++j) {
-    const BF16* axis = axes_.data() + static_cast<int64_t>(j) * cols();
-    for (size_t k = 0; k < error.size(); ++k) along[j] += error[k] * static_cast<double>(ToFloat(axis[k]));
-    largest = std::max(largest, std::abs(along[j]));
+  for (size_t k = 0; k < error.size(); ++k) {  // all sums side by side: one alone waits for each of its additions
+    const float* const column = columns_.data() + k * along.size();
+    for (size_t j = 0; j < along.size(); ++j) along[j] += error[k] * static_cast<double>(column[j]);
   }
+  double largest = 0;
+  for (const double sum : along) largest = std::max(largest, std::abs(sum));
   constexpr int kMost = 127;
   const float widest = FloatAbove(largest / kMost);
   row.kept_scale = std::isfinite(widest) ? widest : 0.0f;  // then nothing is kept, and nothing proven
