@@ -29,6 +29,7 @@ class FlashRun {
     LIME_ASSIGN_OR_RETURN(bundles_, FlashDisk::Open(files_.bundle_paths(), options_.channels));
     LIME_ASSIGN_OR_RETURN(blocks_, FlashDisk::Open(checkpoint_.FilePaths(), options_.channels));
     report_.disk = bundles_->Describe();
+    report_.of_text = !options_.ids.empty();
     report_.shape = shape_;
     report_.memory = Budget();
     report_.window = options_.window;
@@ -198,6 +199,9 @@ absl::Status CheckFlash(const FlashOptions& options) {
     if (!in(value, least, 1 << 20)) return Invalid(name, " ", value, " is outside ", least, " to ", 1 << 20);
   }
   if (!in(options.window, 1, kMostWindowMasks)) return Invalid("--window ", options.window, " is outside 1 to ", kMostWindowMasks);
+  if (const int64_t all = options.learn + options.warm + options.tokens; !options.ids.empty() && std::ssize(options.ids) < all)
+    return Invalid("the text has ", options.ids.size(), " tokens, and ", all,
+                   " are needed; give a longer text, or fewer --learn and --tokens");
   if (options.memory < 0) return Invalid("--memory ", options.memory, " is negative");
   if (!in(options.channels, 1, 256)) return Invalid("--channels ", options.channels, " is outside 1 to 256");
   for (const double share : options.sweep) {
@@ -207,9 +211,11 @@ absl::Status CheckFlash(const FlashOptions& options) {
 }
 
 std::vector<int32_t> FlashIds(const FlashOptions& options, int64_t vocab_size) {
+  const int64_t all = options.learn + options.warm + options.tokens;
+  if (!options.ids.empty()) return {options.ids.begin(), options.ids.begin() + all};
   Random random(options.seed);
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < options.learn + options.warm + options.tokens; ++i) ids.push_back(random.Below(static_cast<int>(vocab_size)));
+  for (int64_t i = 0; i < all; ++i) ids.push_back(random.Below(static_cast<int>(vocab_size)));
   return ids;
 }
 

@@ -34,7 +34,8 @@ struct FlashOptions {
   // Reads in flight, as NeuronReader has them.
   int channels = 32;
   int num_threads = 1;
-  uint64_t seed = 1;
+  std::vector<int32_t> ids;                                   // tokens of a text: learn, warm and tokens of them; empty: random ones
+  uint64_t seed = 1;                                          // of the random ones
   std::function<void(const std::string& what)> at = nullptr;  // what is measured now; may be null
   const std::atomic<bool>* cancelled = nullptr;
 };
@@ -81,7 +82,8 @@ EngineRung EngineFigures(const EngineCounts& counts, const BurstCost& burst, dou
 struct FlashReport {
   std::string disk;  // how it was read
   FlashShape shape;
-  Bytes memory = 0;  // of the rungs with a window
+  bool of_text = false;  // masks are of the tokens of a text; false: of random ids
+  Bytes memory = 0;      // of the rungs with a window
   int32_t window = 0;
   Bytes bundle_bytes = 0;      // of a neuron
   int64_t predictor_rank = 0;  // the largest one; 0: masks are active neurons
@@ -100,7 +102,7 @@ struct FlashReport {
   std::vector<MeasuredPlacement> placements;
 };
 
-// Random ids of so many tokens as the options ask for.
+// As many ids as the options ask for. REQUIRES: CheckFlash
 std::vector<int32_t> FlashIds(const FlashOptions& options, int64_t vocab_size);
 
 // Takes minutes with a large model. Cancelled soon after *cancelled is set.

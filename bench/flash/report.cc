@@ -48,7 +48,8 @@ json ToJson(const EngineRung& rung) {
 
 std::string MasksText(const FlashReport& report) {
   const auto percent = [](double share) { return absl::StrFormat("%.1f %%", 100 * share); };
-  std::string text = absl::StrCat("masks: ", percent(report.shares.active), " of the neurons are active (paper 3 %)");
+  std::string text = absl::StrCat("masks, ", report.of_text ? "the tokens of a text: " : "random tokens: ", percent(report.shares.active),
+                                  " of the neurons are active (paper 3 %)");
   if (report.predictor_rank > 0)
     absl::StrAppend(&text, report.predictor.empty() ? "; a predictor of rank " : "; the trained predictor, of rank up to ",
                     report.predictor_rank, " names ", percent(report.shares.predicted), " (paper 9.6 %): it misses ",
@@ -165,6 +166,7 @@ nlohmann::json JsonOf(const FlashReport& report) {
                          {"window", report.window},
                          {"predictor_bytes", shape.predictor},
                          {"copy_bytes", shape.copies},
+                         {"ids", report.of_text ? "text" : "random"},
                          {"masks",
                           {{"rank", report.predictor_rank},
                            {"xxh3", report.predictor.empty() ? nlohmann::json() : nlohmann::json(report.predictor)},

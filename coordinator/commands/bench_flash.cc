@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/flash/flash.h"
+#include "coordinator/cli/model_files.h"
+#include "coordinator/cli/user_text.h"
 #include "coordinator/commands/single_steps.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/sessions/local_session.h"
@@ -42,6 +44,13 @@ absl::StatusOr<FlashOptions> OptionsOf(const ModelFlags& model, const FlashFlags
   options.window = flags.window.value_or(options.window);
   options.tokens = flags.tokens.value_or(options.tokens);
   options.learn = flags.learn.value_or(options.learn);
+  if (flags.text_file) {
+    if (flags.seed) return WrongCall("--seed is of random ids, and --text-file gives a text; leave one of them out");
+    LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model.model));
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", *flags.text_file, kMaxTextBytes));
+    LIME_ASSIGN_OR_RETURN(options.ids, files.tokenizer->Encode(text, {.add_special = false}));
+    if (options.ids.empty()) return WrongCall(absl::StrCat("--text-file ", AsTyped(*flags.text_file), " is empty"));
+  }
   options.seed = flags.seed.value_or(options.seed);
   options.num_threads = model.threads > 0 ? model.threads : UsableCores();
   options.cancelled = &Interrupted();
@@ -175,6 +184,7 @@ void FlashFlags::AddTo(const CommandFlags& command) {
               "flash: neurons that rungs read: predicted, by the predictor of the store, or, without one, the best predictor of a model of "
               "`make_model --planted`; or active, of any "
               "ReLU model");
+  command.Add("--text-file", &text_file, "flash: text whose tokens are computed; - is stdin. Without it, random ids");
   command.Add("--window", &window,
               "flash: neurons that none of the last so many tokens needs leave memory; without it memory alone decides");
   command.Add("--tokens", &tokens, "flash: tokens to measure; without it 64");
@@ -186,6 +196,7 @@ void FlashFlags::AddTo(const CommandFlags& command) {
 
 std::string FlashFlags::Given() const {
   if (masks) return "--masks";
+  if (text_file) return "--text-file";
   if (window) return "--window";
   if (tokens) return "--tokens";
   if (learn) return "--learn";

@@ -13,7 +13,7 @@ namespace lime::cli {
 
 // Flags of `lime bench flash` beside those of the model. Without a value: the default.
 struct FlashFlags {
-  std::optional<std::string> masks;
+  std::optional<std::string> masks, text_file;
   std::optional<int> window;
   std::optional<int64_t> tokens, learn;
   std::optional<uint64_t> seed;
@@ -28,7 +28,8 @@ inline constexpr char kFlashFooter[] =
     "Examples:\n"
     "  lime bench --model llama --memory 2GiB         decode and prefill beside the rate of the disk\n"
     "  lime bench flash --model opt.store             what a token of a ReLU model reads, at half memory\n"
-    "`lime bench flash` needs a store of `lime prepare --bundles`. It computes random ids, and takes the neurons that each layer needs.\n"
+    "`lime bench flash` needs a store of `lime prepare --bundles`. It computes a text, or random ids, and takes the neurons that each\n"
+    "layer needs.\n"
     "Then each rung of the ladder reads for these neurons what the method of that rung reads: all weights, the MLPs, single rows, new\n"
     "rows, bundles, joined bundles. Reads are direct, at their offsets in the files, through LIME's reader. Beside the time in which\n"
     "reads are under way stand the prediction from bursts that are measured before, and the figure of the paper. At last the engine\n"

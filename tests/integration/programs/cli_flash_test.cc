@@ -66,6 +66,23 @@ TEST_F(CliFlashTest, WithoutTheEngineThereIsATextOfTheLadder) {
   EXPECT_THAT(answer.out, HasSubstr("memory management, compact"));
 }
 
+TEST_F(CliFlashTest, ATextIsComputedInsteadOfRandomIds) {
+  MakeStore();
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += static_cast<char>('a' + i * i % 26);
+  WriteFile(dir_ / "text", text);
+  const json answer = Call(FlashCall({"--no-engine", "--json", "--text-file", dir_ / "text"})).Json();
+  EXPECT_EQ(answer["ids"], "text");
+  const json random = Call(FlashCall({"--no-engine", "--json"})).Json();
+  EXPECT_EQ(random["ids"], "random");
+  EXPECT_NE(answer["masks"]["active"], random["masks"]["active"]);
+  ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text", "--seed", "2"})), 2, "--seed is of random ids");
+  WriteFile(dir_ / "text", "too short");
+  ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text"})), 2, "the text has 9 tokens, and 88 are needed");
+  WriteFile(dir_ / "text", "");
+  ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text"})), 2, "is empty");
+}
+
 TEST_F(CliFlashTest, WrongCallsAreRefused) {
   ExpectRefused(Call({"bench", "flush", "--model", model_}), 2, "bench flush is unknown; use flash");
   ExpectRefused(Call({"bench", "--model", model_, "--masks", "active"}), 2, "--masks is for `lime bench flash`");
