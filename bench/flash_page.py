@@ -46,6 +46,8 @@ def masks(answer):
     shares = answer["masks"]
     names = [name for name in PAPER_SHARES if shares["rank"] > 0 or name == "active"]
     rows = [[SHARE_NAMES[name], percent(shares[name]), percent(PAPER_SHARES[name])] for name in names]
+    if answer.get("copy_bytes"):
+        rows.append(["left without a proof by copies of the deciders", percent(shares["unproven"]), ""])
     unions = shares["unions"]
     if len(unions) == 6:
         rows += [["in 5 tokens", percent(unions[4]), percent(PAPER_UNION)], ["new after 5 tokens", percent(unions[5] - unions[4]), percent(PAPER_NEW)]]
@@ -133,16 +135,22 @@ def choices(name, answer):
             + markdown(("sparsity", "right", "error", "other choices than the first", "right no more", "right now"), rows) + "\n")
 
 
-def note_of(text):
-    """What stands between the machine and the first section of a page."""
-    before = text.partition("\n## ")[0]
-    return before.partition("\nMachine: ")[2].partition("\n\n")[2].strip()
+INTRO = ("# LLM in a flash: the ladder\n\n`lime bench flash` replays what each rung of the paper's Table 2 reads for a token, and runs the engine beside\n"
+         "it ([guide](../guides/sparse.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits with half of it in memory, on an\n"
+         "M1 Max. Gain is the I/O time of the rung `naive` divided by that of the rung. `bench/flash_page.py` wrote the tables.\n\n")
+
+
+def machine_and_note_of(text):
+    """Of a page, its machine, and what stands between that and the first section."""
+    words = text.partition("\n## ")[0].removeprefix(INTRO.rstrip()).strip()
+    if not words.startswith("Machine: "):
+        return "", words
+    machine, _, note = words.removeprefix("Machine: ").partition("\n\n")
+    return machine, note.strip()
 
 
 def page(answers, machine="", predictors=None, tasks=None, note=""):
-    text = ("# LLM in a flash: the ladder\n\n`lime bench flash` replays what each rung of the paper's Table 2 reads for a token, and runs the engine beside\n"
-            "it ([guide](../guides/sparse.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits with half of it in memory, on an\n"
-            "M1 Max. Gain is the I/O time of the rung `naive` divided by that of the rung. `bench/flash_page.py` wrote the tables.\n\n")
+    text = INTRO
     text += f"Machine: {machine}\n\n" if machine else ""
     text += f"{note}\n\n" if note else ""
     for make, of in ((section, answers), (predictor, predictors or {}), (choices, tasks or {})):
@@ -203,8 +211,8 @@ def main():
     answers, predictors, tasks = (read_named(words, parser) for words in (flags.answers, flags.predictor, flags.choices))
     if not answers and not predictors and not tasks:
         parser.error("there is nothing to write: give a NAME=FILE")
-    note = note_of(flags.page.read_text(encoding="utf-8")) if flags.page.exists() else ""
-    flags.page.write_text(page(answers, flags.machine, predictors, tasks, note), encoding="utf-8")
+    before, note = machine_and_note_of(flags.page.read_text(encoding="utf-8") if flags.page.exists() else "")
+    flags.page.write_text(page(answers, flags.machine or before, predictors, tasks, note), encoding="utf-8")
     if flags.svg:
         draw(answers, flags.page)
 

@@ -118,8 +118,11 @@ def second_turn(server, number):
 
 
 def turn_limit(binaries, model, turn):
-    """What `lime bench`, without server, cache and text, takes for the new rows behind the cached positions, and for a step behind these."""
+    """What `lime bench`, without server, cache and text, takes for the new rows behind the cached positions, and for a step behind all of them."""
     rows, cached = turn["rows"], turn["cached"]
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if "linear_attention" in json.dumps(config):
+        return {}  # lime bench has no --cached for it
     said = answer([binaries / "lime", "bench", "--model", model, "--prompt", rows, "--cached", cached, "--position", cached + rows, "--batch", 1, "--rounds", 7])
     ms = {row["figure"].split(" of ")[0]: row["ms"] for row in said["rows"]}
     return {"step_ms": ms["decode"], "rows_ms": ms["prefill"]}
@@ -164,6 +167,9 @@ def show(found):
                      verdict(round(serve / run, 3), OVERHEAD_GOAL[count], at_least=False), *beside])
     table(["a token", "lime run", "lime serve", "ratio", "goal", *(["llama.cpp, no server"] if "llama_1" in found else [])], rows)
     turn = {name: statistics.median(one[name] for one in found["second_turn"]) for name in found["second_turn"][0]}
+    if "rows_ms" not in turn:
+        print("  the second turn of a model with linear attention has no limit to compare with")
+        return
     limit = turn["step_ms"] + turn["rows_ms"]
     table(["second turn of a chat", "cached", "new rows", "first token", "a step and the new rows", "ratio", "goal"],
           [[f"{CHAT_TOKENS} tokens", round(turn["cached"]), round(turn["rows"]), f"{turn['ttft_ms']:.2f} ms", f"{limit:.2f} ms", f"{turn['ttft_ms'] / limit:.2f}",

@@ -35,7 +35,7 @@ struct FlashOptions {
   int channels = 32;
   int num_threads = 1;
   std::vector<int32_t> ids;                                   // tokens of a text: learn, warm and tokens of them; empty: random ones
-  uint64_t seed = 1;                                          // of the random ones
+  uint64_t seed = 1;                                          // of random ids, and of the offsets at which the disk is measured
   std::function<void(const std::string& what)> at = nullptr;  // what is measured now; may be null
   const std::atomic<bool>* cancelled = nullptr;
 };

@@ -115,8 +115,9 @@ absl::StatusOr<RowCopier> RowCopier::Create(int64_t cols, int bits, const InputF
 
 RowCopier::RowCopier(int bits, const InputFrame& frame) : bits_(bits), mean_(frame.mean) {
   for (const float value : frame.directions) axes_.push_back(FromFloat<BF16>(value));
+  columns_.reserve(axes_.size());
   for (int64_t k = 0; k < cols(); ++k) {
-    for (int64_t j = 0; j < directions(); ++j) columns_.push_back(ToFloat(axes_[static_cast<size_t>(j * cols() + k)]));
+    for (int64_t j = 0; j < directions(); ++j) columns_.push_back(axes_[static_cast<size_t>(j * cols() + k)]);
   }
   mean_norm_ = NormAbove(std::span<const float>(mean_));
   axes_norm_ = AxesNorm(axes_);
@@ -153,8 +154,8 @@ bool RowCopier::Copy(std::span<const float> weights, std::span<uint8_t> codes, s
 void RowCopier::KeepError(std::span<const double> error, std::span<int8_t> kept_codes, CopiedRow& row) const {
   std::vector<double> along(static_cast<size_t>(directions())), kept(along.size());
   for (size_t k = 0; k < error.size(); ++k) {  // all sums side by side: one alone waits for each of its additions
-    const float* const column = columns_.data() + k * along.size();
-    for (size_t j = 0; j < along.size(); ++j) along[j] += error[k] * static_cast<double>(column[j]);
+    const BF16* const column = columns_.data() + k * along.size();
+    for (size_t j = 0; j < along.size(); ++j) along[j] += error[k] * static_cast<double>(ToFloat(column[j]));
   }
   double largest = 0;
   for (const double sum : along) largest = std::max(largest, std::abs(sum));

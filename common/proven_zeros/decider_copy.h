@@ -132,7 +132,7 @@ class RowCopier {
   int bits_;
   std::vector<float> mean_;
   std::vector<BF16> axes_;
-  std::vector<float> columns_;  // the same, [cols, directions]
+  std::vector<BF16> columns_;  // the same, [cols, directions]
   double mean_norm_ = 0, axes_norm_ = 0;
 };
 

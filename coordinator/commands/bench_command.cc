@@ -38,7 +38,9 @@ struct BenchFlags {
   int rounds = 15;
   Bytes limit_bytes = 512 * kMiB;
 
-  int64_t chunk() const { return std::max(prompt, batch); }  // the whole prompt in one step
+  // The whole prompt in one step, and cached positions in few.
+  int64_t chunk() const { return std::max({prompt, batch, std::min<int64_t>(cached, 512)}); }
+  int64_t expected_positions() const { return cached > 0 ? std::max(position, cached + prompt) : position; }
   std::string prefill() const {
     return cached > 0 ? absl::StrCat("prefill of ", prompt, " behind ", cached) : absl::StrCat("prefill of ", prompt);
   }
@@ -267,7 +269,7 @@ absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
   whole.no_kv_spill = true;  // KV on the disk is not written again
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
                         LocalSession::Open(whole, {.context = context,
-                                                   .expected_positions = flags.position,
+                                                   .expected_positions = flags.expected_positions(),
                                                    .sequences = static_cast<int32_t>(flags.batch),
                                                    .prompt_tokens = context,
                                                    .new_tokens = int64_t{flags.rounds} * 4}));
@@ -304,9 +306,9 @@ absl::Status PrintReport(const Report& report, const BenchFlags& flags) {
                               {"ratio", row.value / row.limit}});
     return Answered(root, /*as_json=*/true);
   }
-  absl::PrintF("%s\n%-20s %10s %12s %12s %7s  %s\n", report.load_line, "figure", "ms", "reached", "limit", "ratio", "limit is");
+  absl::PrintF("%s\n%-32s %10s %12s %12s %7s  %s\n", report.load_line, "figure", "ms", "reached", "limit", "ratio", "limit is");
   for (const Row& row : report.rows)
-    absl::PrintF("%-20s %10.2f %7.2f %-7s %7.2f %-7s %4.2f  %s\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
+    absl::PrintF("%-32s %10.2f %7.2f %-7s %7.2f %-7s %4.2f  %s\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
                  row.value / row.limit, row.limited_by);
   absl::PrintF("a batch of %d takes %.2f times as long as one sequence\n", flags.batch, report.batch_cost);
   return absl::OkStatus();
@@ -332,7 +334,7 @@ absl::Status Bench(const BenchFlags& flags) {
                                   " positions, and --prompt takes ", flags.prompt));
   const bool has_state = spec.NumKvLayers() < spec.config.num_layers();
   if (has_state && flags.cached > 0)
-    return WrongCall("--cached is not for models with linear attention: their state cannot go back to a position; leave it out");
+    return WrongCall("--cached is not for models with linear attention: their state cannot go back to a position; leave --cached out");
   const int64_t decoded = has_state ? 2 * (flags.rounds + 2) : 1;
   const int64_t context = std::max(flags.cached + flags.prompt, std::min(flags.position + decoded, spec.config.max_positions));
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));

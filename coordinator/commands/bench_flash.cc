@@ -45,11 +45,14 @@ absl::StatusOr<FlashOptions> OptionsOf(const ModelFlags& model, const FlashFlags
   options.tokens = flags.tokens.value_or(options.tokens);
   options.learn = flags.learn.value_or(options.learn);
   if (flags.text_file) {
-    if (flags.seed) return WrongCall("--seed is of random ids, and --text-file gives a text; leave one of them out");
     LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model.model));
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", *flags.text_file, kMaxTextBytes));
     LIME_ASSIGN_OR_RETURN(options.ids, files.tokenizer->Encode(text, {.add_special = false}));
-    if (options.ids.empty()) return WrongCall(absl::StrCat("--text-file ", AsTyped(*flags.text_file), " is empty"));
+    if (options.ids.empty()) return WrongCall(absl::StrCat("--text-file ", AsTyped(*flags.text_file), " has no tokens"));
+    options.ids.resize(std::min(options.ids.size(), static_cast<size_t>(options.learn + options.warm + options.tokens)));
+    options.ids.shrink_to_fit();
+    if (const auto most = std::ranges::max(options.ids); most >= files.spec.config.vocab_size)
+      return WrongCall(absl::StrCat("--text-file: the tokenizer gives id ", most, ", but the model has ", files.spec.config.vocab_size));
   }
   options.seed = flags.seed.value_or(options.seed);
   options.num_threads = model.threads > 0 ? model.threads : UsableCores();
@@ -189,7 +192,7 @@ void FlashFlags::AddTo(const CommandFlags& command) {
               "flash: neurons that none of the last so many tokens needs leave memory; without it memory alone decides");
   command.Add("--tokens", &tokens, "flash: tokens to measure; without it 64");
   command.Add("--learn", &learn, "flash: tokens before them, from which predictor and order of neurons learn; without it 384");
-  command.Add("--seed", &seed, "flash: of the random ids");
+  command.Add("--seed", &seed, "flash: of random ids and offsets");
   command.Add("--no-engine", &no_engine, "flash: leave out the runs of the engine, and with them the time of whole tokens");
   command.Add("--quick", &quick, "flash: few points of the disk and of memory, to try it out");
 }

@@ -58,12 +58,15 @@ class FlashPageTest(unittest.TestCase):
         self.assertTrue(text.endswith("|\n"))
 
     def test_what_a_person_wrote_stays_when_the_tables_are_written_again(self):
-        note = "The goal is missed.\n\nThe disk is slow."
-        text = flash_page.page({"one": ANSWER}, "a machine", note=note)
-        self.assertEqual(flash_page.note_of(text), note)
-        self.assertEqual(flash_page.page({"one": ANSWER}, "a machine", note=flash_page.note_of(text)), text)
-        self.assertEqual(flash_page.note_of(flash_page.page({"one": ANSWER}, "a machine")), "")
-        self.assertEqual(flash_page.note_of(flash_page.page({"one": ANSWER})), "")
+        for machine in ("a machine", ""):
+            for note in ("The goal is missed.\n\nThe disk is slow.", ""):
+                text = flash_page.page({"one": ANSWER}, machine, note=note)
+                self.assertEqual(flash_page.machine_and_note_of(text), (machine, note))
+        self.assertEqual(flash_page.machine_and_note_of(""), ("", ""))
+
+    def test_copies_have_the_share_that_they_leave(self):
+        with_copies = {**ANSWER, "copy_bytes": 1000, "masks": {**ANSWER["masks"], "unproven": 0.045}}
+        self.assertIn(["left without a proof by copies of the deciders", "4.5 %", ""], self.rows(flash_page.masks(with_copies)))
 
     def test_predictors_and_choices_have_sections_of_their_own(self):
         layer = {"layer": 1, "rank": 24, "active": 0.055, "predicted": 0.11, "false_negatives": 0.04, "false_positives": 0.06}

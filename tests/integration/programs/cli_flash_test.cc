@@ -76,11 +76,10 @@ TEST_F(CliFlashTest, ATextIsComputedInsteadOfRandomIds) {
   const json random = Call(FlashCall({"--no-engine", "--json"})).Json();
   EXPECT_EQ(random["ids"], "random");
   EXPECT_NE(answer["masks"]["active"], random["masks"]["active"]);
-  ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text", "--seed", "2"})), 2, "--seed is of random ids");
   WriteFile(dir_ / "text", "too short");
   ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text"})), 2, "the text has 9 tokens, and 88 are needed");
   WriteFile(dir_ / "text", "");
-  ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text"})), 2, "is empty");
+  ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text"})), 2, "has no tokens");
 }
 
 TEST_F(CliFlashTest, WrongCallsAreRefused) {
