@@ -63,6 +63,27 @@ TEST(SparseVisitsTest, NeuronsAreComputedInOrderAsSoonAsAllBeforeThemAreThere) {
   EXPECT_EQ(visits->counts(0), (SparseVisits::Counts{.visits = 2, .rows = 3, .active = 7, .loaded = 5}));
 }
 
+TEST(SparseVisitsTest, FewNeuronsWaitForOthersUntilTheRoundEnds) {
+  const auto visits = OpenVisits({{.neurons = 64, .rows = 40, .masks = 2}});
+  std::vector<int32_t> mask(33);
+  std::iota(mask.begin(), mask.end(), 10);
+  ASSERT_TRUE(visits->BeginNeurons(0, mask, 1).ok());
+  for (const int32_t neuron : {12, 11, 10}) visits->OnNeuronRead(neuron);
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty()) << "three of 33 are less than an eighth";
+  visits->OnNeuronRead(13);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(10, 11, 12, 13));
+  visits->OnNeuronRead(14);
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty());
+  for (int32_t neuron = 15; neuron < 41; ++neuron) visits->OnNeuronRead(neuron);
+  EXPECT_EQ(ReadyUnits(*visits).size(), 27u);
+  visits->OnNeuronRead(42);
+  EXPECT_THAT(ReadyUnits(*visits), IsEmpty());
+  visits->OnNeuronRead(41);
+  EXPECT_THAT(ReadyUnits(*visits), ElementsAre(41, 42)) << "the last ones of the round";
+  visits->OnComputed(33);
+  EXPECT_FALSE(visits->IsUnderWay());
+}
+
 TEST(SparseVisitsTest, AMaskLargerThanMemoryComesInRounds) {
   const auto visits = OpenVisits({{.neurons = 9, .rows = 2, .masks = 4}});
   const std::vector<int32_t> mask = {0, 2, 5, 7, 8};

@@ -49,7 +49,7 @@ void SparseVisits::BeginRound() {
   for (const NeuronWindow::Load& load : part.window->loads()) part.reading[static_cast<size_t>(load.neuron)] = true;
   part.counts.loaded += std::ssize(part.window->loads());
   units_ = static_cast<int32_t>(part.window->part().size());
-  ready_ = computed_ = 0;
+  ready_ = computed_ = arrived_ = released_ = 0;
   has_loads_ = !part.window->loads().empty();
 }
 
@@ -110,11 +110,19 @@ std::optional<SparseVisits::Unit> SparseVisits::NextReady() {
     const int32_t piece = ready_++;
     return Unit{.unit = piece, .place = piece % kPieces};
   }
+  if (ready_ == released_ && !Release()) return std::nullopt;
+  const NeuronWindow& window = *Current().window;
+  const int32_t neuron = window.part()[static_cast<size_t>(ready_++)];
+  return Unit{.unit = neuron, .place = window.RowOf(neuron)};
+}
+
+bool SparseVisits::Release() {
   const Part& part = Current();
-  const int32_t neuron = part.window->part()[static_cast<size_t>(ready_)];
-  if (part.reading[static_cast<size_t>(neuron)]) return std::nullopt;
-  ++ready_;
-  return Unit{.unit = neuron, .place = part.window->RowOf(neuron)};
+  const auto is_there = [&](int32_t i) { return !part.reading[static_cast<size_t>(part.window->part()[static_cast<size_t>(i)])]; };
+  while (arrived_ < units_ && is_there(arrived_)) ++arrived_;
+  if (arrived_ < units_ && arrived_ - released_ < std::max(units_ / kShares, 1)) return false;
+  released_ = arrived_;
+  return ready_ < released_;
 }
 
 void SparseVisits::OnComputed(int32_t units) {

@@ -5,8 +5,9 @@
 //   BeginPieces(count) ── TakePiece ──► OnPieceRead ────────────► NextReady ─────────► OnComputed
 //       last masks ────── copies: neurons of the pieces that the next visits will need
 //
-// A micro-batch of few rows computes its active neurons, in ascending order, as soon as all those
-// before are there (Backend::ComputeNeurons). A micro-batch of many rows computes all rows, piece by
+// A micro-batch of few rows computes its active neurons, in ascending order, when all those before are
+// there (Backend::ComputeNeurons): at least an eighth of a round at a time, as each call wakes all
+// threads, which take the cores from the reader. A micro-batch of many rows computes all rows, piece by
 // piece in order: a piece is read while the one before is computed. The window then has the masks of its
 // last rows, as if they had come one by one. The owner copies the neurons that the window wants from the
 // pieces, so the visit after a prompt finds them in memory.
@@ -34,6 +35,7 @@ namespace lime {
 class SparseVisits {
  public:
   static constexpr int32_t kPieces = 2;  // in memory
+  static constexpr int32_t kShares = 8;  // of a round: less than one of them is not computed alone, but at the round's end
 
   // A neuron in its row, or a piece in its place.
   struct Unit {
@@ -87,7 +89,8 @@ class SparseVisits {
   void OnNeuronRead(int32_t neuron);
   void OnPieceRead(int32_t piece);
 
-  // The next neuron or piece to compute, in order. Nothing while it is not there yet.
+  // The next neuron or piece to compute, in order. Nothing while it is not there yet, and, of neurons,
+  // while too few are.
   std::optional<Unit> NextReady();
   // The next so many of NextReady are computed.
   void OnComputed(int32_t units);
@@ -130,16 +133,18 @@ class SparseVisits {
   Part& Current() { return parts_[static_cast<size_t>(part_)]; }
   void BeginRound();
   void End();
+  bool Release();
 
   std::vector<Part> parts_;
   int32_t part_ = -1;
   std::span<const NeuronWindow::Load> copies_;
   // Of the round, or of all pieces: how many there are, are ready, and are computed.
   int32_t units_ = 0, ready_ = 0, computed_ = 0;
-  std::optional<GivenBack> given_back_;                        // of the last visit
-  bool has_loads_ = false;                                     // TakeLoads has not been called for them
-  int32_t pieces_ = 0;                                         // of the visit; 0: by neurons
-  int32_t next_piece_ = 0;                                     // to be read
+  int32_t arrived_ = 0, released_ = 0;   // of a round, neurons from the first one on: in memory, and enough to compute
+  std::optional<GivenBack> given_back_;  // of the last visit
+  bool has_loads_ = false;               // TakeLoads has not been called for them
+  int32_t pieces_ = 0;                   // of the visit; 0: by neurons
+  int32_t next_piece_ = 0;               // to be read
   std::vector<bool> piece_read_ = std::vector<bool>(kPieces);  // by place
 };
 
