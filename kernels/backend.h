@@ -262,6 +262,7 @@ class Backend {
   // and computes these first; the results have the same bits. `storage` keeps the copy's memory alive.
   // InvalidArgument for a copy of other sizes, Unimplemented for layers whose order of sums has no proof.
   // REQUIRES: the block is bound; the copy was made of these weights; BackendOptions::copied_directions
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it
   virtual absl::Status BindCopy(BlockId /*block*/, const DeciderView& /*copy*/, std::shared_ptr<const void> /*storage*/) {
     return WithWholeMatricesAlone();
   }
@@ -272,6 +273,7 @@ class Backend {
   // takes them. ActiveNeurons may be called before any rows of the block. `storage` keeps the predictor's
   // memory alive. InvalidArgument for a predictor of other sizes, Unimplemented for layers without zeros.
   // REQUIRES: the block is bound, and has no copy; BackendOptions::predictor_rank
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it
   virtual absl::Status BindPredictor(BlockId /*block*/, const PredictorView& /*predictor*/, std::shared_ptr<const void> /*storage*/) {
     return WithWholeMatricesAlone();
   }

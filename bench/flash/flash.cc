@@ -1,6 +1,7 @@
 #include "bench/flash/flash.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -171,9 +172,9 @@ class FlashRun {
   absl::Status Sweep() {
     const RungRule& rule = kLadder[static_cast<size_t>(Rung::kPath)];
     for (const double share : options_.sweep) {
-      LIME_RETURN_IF_ERROR(At(absl::StrCat("memory of ", static_cast<int>(100 * share + 0.5), " %")));
-      LIME_ASSIGN_OR_RETURN(MeasuredRung rung, MeasureRung(rule, ShareOf(share), RowPlacement::kStable));
-      report_.sweep.push_back({.share = share, .rung = std::move(rung)});
+      LIME_RETURN_IF_ERROR(At(absl::StrCat("memory of ", std::lround(100 * share), " %")));
+      LIME_ASSIGN_OR_RETURN(const MeasuredRung rung, MeasureRung(rule, ShareOf(share), RowPlacement::kStable));
+      report_.sweep.push_back({.share = share, .rung = rung});
     }
     return absl::OkStatus();
   }

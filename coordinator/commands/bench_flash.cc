@@ -25,7 +25,6 @@
 namespace lime::cli {
 namespace {
 
-using flash::EngineCounts;
 using flash::EngineRung;
 using flash::FlashOptions;
 using flash::FlashReport;

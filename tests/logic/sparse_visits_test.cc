@@ -210,6 +210,7 @@ TEST(SparseVisitsTest, RandomVisitsComputeEverythingOnceFromItsOwnMemory) {
     const auto visits = OpenVisits(parts);
     std::vector<std::vector<int32_t>> memory;  // by part and row: its neuron; kFreed: the row has no memory
     constexpr int32_t kFreed = -2;
+    memory.reserve(parts.size());
     for (const auto& part : parts) memory.emplace_back(static_cast<size_t>(part.rows), -1);
     std::vector<int32_t> targets = {parts[0].rows, parts[1].rows};
     const auto free_rows = [&](int32_t part, const SparseVisits::Rows& rows) {
@@ -245,7 +246,7 @@ TEST(SparseVisitsTest, RandomVisitsComputeEverythingOnceFromItsOwnMemory) {
         if (all.empty()) continue;
         ASSERT_TRUE(visits->BeginNeurons(part, all, 1).ok());
       } else {
-        all.resize(static_cast<size_t>(1 + random.Below(7)));
+        all.resize(static_cast<size_t>(random.Below(7)) + 1);
         std::iota(all.begin(), all.end(), 0);
         // Neurons of the last masks, as many as memory has room for.
         const MaskWindow::Options& of = parts[static_cast<size_t>(part)];
