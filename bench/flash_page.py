@@ -135,9 +135,11 @@ def choices(name, answer):
             + markdown(("sparsity", "right", "error", "other choices than the first", "right no more", "right now"), rows) + "\n")
 
 
-INTRO = ("# LLM in a flash: the ladder\n\n`lime bench flash` replays what each rung of the paper's Table 2 reads for a token, and runs the engine beside\n"
-         "it ([guide](../guides/sparse.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits with half of it in memory, on an\n"
-         "M1 Max. Gain is the I/O time of the rung `naive` divided by that of the rung. `bench/flash_page.py` wrote the tables.\n\n")
+INTRO = ("# LLM in a flash: the ladder\n\n"
+         "`lime bench flash` replays what each rung of the paper's Table 2 reads for a token, and runs the engine\n"
+         "beside it ([guide](../guides/sparse.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits\n"
+         "with half of it in memory, on an M1 Max. Gain is the I/O time of the rung `naive` divided by that of the\n"
+         "rung. `bench/flash_page.py` wrote the tables.\n\n")
 
 
 def machine_and_note_of(text):
