@@ -48,8 +48,6 @@ absl::StatusOr<FlashOptions> OptionsOf(const ModelFlags& model, const FlashFlags
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", *flags.text_file, kMaxTextBytes));
     LIME_ASSIGN_OR_RETURN(options.ids, files.tokenizer->Encode(text, {.add_special = false}));
     if (options.ids.empty()) return WrongCall(absl::StrCat("--text-file ", AsTyped(*flags.text_file), " has no tokens"));
-    options.ids.resize(std::min(options.ids.size(), static_cast<size_t>(options.learn + options.warm + options.tokens)));
-    options.ids.shrink_to_fit();
     if (const auto most = std::ranges::max(options.ids); most >= files.spec.config.vocab_size)
       return WrongCall(absl::StrCat("--text-file: the tokenizer gives id ", most, ", but the model has ", files.spec.config.vocab_size));
   }
@@ -61,6 +59,8 @@ absl::StatusOr<FlashOptions> OptionsOf(const ModelFlags& model, const FlashFlags
     options.sweep = {0.8};
   }
   LIME_RETURN_IF_ERROR(OfUser(flash::CheckFlash(options)));
+  if (!options.ids.empty()) options.ids.resize(static_cast<size_t>(options.learn + options.warm + options.tokens));
+  options.ids.shrink_to_fit();
   return options;
 }
 

@@ -35,7 +35,7 @@ namespace lime {
 class SparseVisits {
  public:
   static constexpr int32_t kPieces = 2;  // in memory
-  static constexpr int32_t kShares = 8;  // of a round: less than one of them is not computed alone, but at the round's end
+  static constexpr int32_t kShares = 8;  // neurons wait until an eighth of their round is there, or its last ones are
 
   // A neuron in its row, or a piece in its place.
   struct Unit {
@@ -89,8 +89,8 @@ class SparseVisits {
   void OnNeuronRead(int32_t neuron);
   void OnPieceRead(int32_t piece);
 
-  // The next neuron or piece to compute, in order. Nothing while it is not there yet, and, of neurons,
-  // while too few are.
+  // The next neuron or piece to compute, in order. Nothing while it is not there, or while too few
+  // neurons are (kShares).
   std::optional<Unit> NextReady();
   // The next so many of NextReady are computed.
   void OnComputed(int32_t units);
@@ -133,6 +133,7 @@ class SparseVisits {
   Part& Current() { return parts_[static_cast<size_t>(part_)]; }
   void BeginRound();
   void End();
+  // Whether NextReady may return neurons that it could not return before.
   bool Release();
 
   std::vector<Part> parts_;

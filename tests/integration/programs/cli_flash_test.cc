@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/stores/block_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -76,6 +77,9 @@ TEST_F(CliFlashTest, ATextIsComputedInsteadOfRandomIds) {
   const json random = Call(FlashCall({"--no-engine", "--json"})).Json();
   EXPECT_EQ(random["ids"], "random");
   EXPECT_NE(answer["masks"]["active"], random["masks"]["active"]);
+  for (const char* learn : {"-1", "9223372036854775807"})
+    ExpectRefused(Call({"bench", "flash", "--model", dir_ / "flash", "--text-file", dir_ / "text", "--learn", learn}), 2,
+                  absl::StrCat("--learn ", learn, " is outside 16"));
   WriteFile(dir_ / "text", "too short");
   ExpectRefused(Call(FlashCall({"--text-file", dir_ / "text"})), 2, "the text has 9 tokens, and 88 are needed");
   WriteFile(dir_ / "text", "");
