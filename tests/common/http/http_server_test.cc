@@ -335,24 +335,17 @@ TEST(HttpServerTest, ADroppedStreamBreaks) {
 // ---- Clients that leave or are slow
 
 TEST(HttpServerTest, AClientThatLeavesWhileItWaitsIsNoticed) {
-  SeenEnd seen;
-  std::shared_ptr<HttpAnswer> answer;
-  absl::Notification asked;
-  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
-    answer = std::move(given);
-    answer->OnEnd(seen.Taker());
-    asked.Notify();
-  });
-  const auto server = MakeServer(handler);
+  HeldAnswer held;
+  const auto server = MakeServer(held.handler);
   HttpClient client(server->port());
   client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-  asked.WaitForNotification();
+  held.asked.WaitForNotification();
   client.Close();
-  ASSERT_TRUE(seen.Waits());
-  EXPECT_EQ(seen.end(), HttpEnd::kGone);
-  answer->Send({});  // and this does nothing
+  ASSERT_TRUE(held.seen.Waits());
+  EXPECT_EQ(held.seen.end(), HttpEnd::kGone);
+  held.answer->Send({});  // and this does nothing
   SeenEnd late;
-  answer->OnEnd(late.Taker());
+  held.answer->OnEnd(late.Taker());
   ASSERT_TRUE(late.Waits());
   EXPECT_EQ(late.end(), HttpEnd::kGone);
 }
@@ -361,22 +354,15 @@ TEST(HttpServerTest, AClientThatLeavesWhileItWaitsIsNoticed) {
 constexpr size_t kPipelined = 100'000;
 
 TEST(HttpServerTest, AClientThatLeavesBehindManyPipelinedBytesIsNoticed) {
-  SeenEnd seen;
-  std::shared_ptr<HttpAnswer> answer;
-  absl::Notification asked;
-  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
-    answer = std::move(given);
-    answer->OnEnd(seen.Taker());
-    asked.Notify();
-  });
-  const auto server = MakeServer(handler);
+  HeldAnswer held;
+  const auto server = MakeServer(held.handler);
   HttpClient client(server->port());
   client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-  asked.WaitForNotification();
+  held.asked.WaitForNotification();
   ASSERT_TRUE(client.Send(std::string(kPipelined, 'x')));
   client.Close();
-  ASSERT_TRUE(seen.Waits());
-  EXPECT_EQ(seen.end(), HttpEnd::kGone);
+  ASSERT_TRUE(held.seen.Waits());
+  EXPECT_EQ(held.seen.end(), HttpEnd::kGone);
 }
 
 // Its end stays in its own kernel, which answers the next write with a reset.
@@ -583,25 +569,18 @@ TEST(HttpServerTest, AStopDoesNotWaitForConnectionsWithoutARequest) {
 }
 
 TEST(HttpServerTest, AStopBreaksWhatRunsAtItsDeadline) {
-  SeenEnd seen;
-  std::shared_ptr<HttpAnswer> answer;
-  absl::Notification asked;
-  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
-    answer = std::move(given);
-    answer->OnEnd(seen.Taker());
-    asked.Notify();
-  });
-  auto server = MakeServer(handler);
+  HeldAnswer held;
+  auto server = MakeServer(held.handler);
   HttpClient client(server->port());
   client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-  asked.WaitForNotification();
+  held.asked.WaitForNotification();
   server->Stop(absl::Now() + absl::Milliseconds(50));
-  ASSERT_TRUE(seen.Waits());
-  EXPECT_EQ(seen.end(), HttpEnd::kStopped);
+  ASSERT_TRUE(held.seen.Waits());
+  EXPECT_EQ(held.seen.end(), HttpEnd::kStopped);
   EXPECT_EQ(client.ReadToEnd(), "");
   server.reset();
-  answer->Send({});  // an answer may outlive the server
-  answer->Wake();
+  held.answer->Send({});  // an answer may outlive the server
+  held.answer->Wake();
 }
 
 }  // namespace

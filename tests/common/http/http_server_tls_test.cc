@@ -126,41 +126,27 @@ TEST_F(HttpServerTlsTest, ClientsThatStillWriteSeeThatTheBodyIsTooLong) {
 
 TEST_F(HttpServerTlsTest, AClientThatLeavesIsNoticed) {
   WriteKeys("first");
-  SeenEnd seen;
-  std::shared_ptr<HttpAnswer> answer;
-  absl::Notification asked;
-  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
-    answer = std::move(given);
-    answer->OnEnd(seen.Taker());
-    asked.Notify();
-  });
-  const auto server = MakeServer(handler, Options());
+  HeldAnswer held;
+  const auto server = MakeServer(held.handler, Options());
   HttpClient client(server->port(), {.tls = true});
   client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-  asked.WaitForNotification();
+  held.asked.WaitForNotification();
   client.Close();
-  ASSERT_TRUE(seen.Waits());
-  EXPECT_EQ(seen.end(), HttpEnd::kGone);
+  ASSERT_TRUE(held.seen.Waits());
+  EXPECT_EQ(held.seen.end(), HttpEnd::kGone);
 }
 
 TEST_F(HttpServerTlsTest, AClientThatLeavesBehindManyPipelinedBytesIsNoticed) {
   WriteKeys("first");
-  SeenEnd seen;
-  std::shared_ptr<HttpAnswer> answer;
-  absl::Notification asked;
-  TestHandler handler([&](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
-    answer = std::move(given);
-    answer->OnEnd(seen.Taker());
-    asked.Notify();
-  });
-  const auto server = MakeServer(handler, Options());
+  HeldAnswer held;
+  const auto server = MakeServer(held.handler, Options());
   HttpClient client(server->port(), {.tls = true});
   client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-  asked.WaitForNotification();
+  held.asked.WaitForNotification();
   ASSERT_TRUE(client.Send(std::string(100'000, 'x')));
   client.Close();
-  ASSERT_TRUE(seen.Waits());
-  EXPECT_EQ(seen.end(), HttpEnd::kGone);
+  ASSERT_TRUE(held.seen.Waits());
+  EXPECT_EQ(held.seen.end(), HttpEnd::kGone);
 }
 
 TEST_F(HttpServerTlsTest, AStopEndsOpenConnections) {

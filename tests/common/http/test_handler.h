@@ -58,4 +58,16 @@ class SeenEnd {
   absl::Notification over_;
 };
 
+// One request that waits for its answer.
+struct HeldAnswer {
+  SeenEnd seen;
+  std::shared_ptr<HttpAnswer> answer;
+  absl::Notification asked;
+  TestHandler handler{[this](const HttpRequest&, std::shared_ptr<HttpAnswer> given) {
+    answer = std::move(given);
+    answer->OnEnd(seen.Taker());
+    asked.Notify();
+  }};
+};
+
 }  // namespace lime
