@@ -137,7 +137,7 @@ def choices(name, answer):
 
 INTRO = ("# LLM in a flash: the ladder\n\n"
          "`lime bench flash` replays what each rung of the paper's Table 2 reads for a token, and runs the engine\n"
-         "beside it ([guide](../guides/sparse.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits\n"
+         "beside it ([guide](../FLASH.md#lime-bench-flash)). The paper's figures are of OPT 6.7B in 16 bits\n"
          "with half of it in memory, on an M1 Max. Gain is the I/O time of the rung `naive` divided by that of the\n"
          "rung. `bench/flash_page.py` wrote the tables.\n\n")
 
