@@ -27,6 +27,7 @@
 #include "daemon/stores/decider_frames.h"
 #include "nlohmann/json.hpp"
 #include "planner/demand/calibration.h"
+#include "planner/demand/coactivation.h"
 
 namespace lime::cli {
 namespace {
@@ -44,6 +45,7 @@ struct CalibrateFlags {
   int64_t seed = 1;
   int64_t tokens = 0, context = 0, masks = 32;
   int threads = 0;
+  bool coactivation = false;
   bool json = false;
 };
 
@@ -147,7 +149,47 @@ class CopyLearner {
   std::vector<SequenceMasks> unproven_;
 };
 
-nlohmann::json CalibrationJson(const Calibration& calibration, const CalibrateFlags& flags, double seconds) {
+// Of the layers of a calibration, in their order.
+using Coactivations = std::vector<Coactivation>;
+
+nlohmann::json CoactivationJson(const Coactivation& of_layer) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const FriendRank& rank : of_layer.ranks) ranks.push_back({{"rank", rank.rank}, {"mean", rank.mean}, {"neurons", rank.neurons}});
+  const FriendReads& reads = of_layer.reads;
+  return {{"steps", of_layer.steps},
+          {"neuron", of_layer.neuron},
+          {"with_neuron", of_layer.with_neuron},
+          {"friends", std::move(ranks)},
+          {"closest_friends", of_layer.closest_friends},
+          {"of_most_active", of_layer.of_most_active},
+          {"new_neurons", reads.new_neurons},
+          {"bundles_with_friends", reads.bundles},
+          {"friends_used", reads.used},
+          {"friends_already_there", reads.already_there},
+          {"friends_not_needed", reads.not_needed}};
+}
+
+void PrintCoactivations(const Calibration& calibration, const Coactivations& coactivations) {
+  if (coactivations.empty()) return;
+  const auto percent = [](double share) { return absl::StrFormat("%.1f %%", 100 * share); };
+  absl::PrintF("\n%5s %12s %12s %12s %10s %12s %9s %13s %11s\n", "layer", "1st friend", "4th friend", "8th friend", "are 1st", "1st is hot",
+               "bundles", "copies used", "there, not");
+  for (size_t i = 0; i < coactivations.size(); ++i) {
+    const Coactivation& of = coactivations[i];
+    absl::PrintF("%5d %12s %12s %12s %10d %12s %9s %13s %11s\n", calibration.layers[i].layer, percent(of.ranks[0].mean),
+                 percent(of.ranks[1].mean), percent(of.ranks[2].mean), of.closest_friends, percent(of.of_most_active),
+                 percent(of.reads.new_neurons > 0 ? of.reads.bundles / of.reads.new_neurons : 1), percent(of.reads.used),
+                 absl::StrFormat("%.0f, %.0f %%", 100 * of.reads.already_there, 100 * of.reads.not_needed));
+  }
+  absl::PrintF(
+      "share of a neuron's steps that also have its closest, 4th and 8th closest friend; neurons that are the closest friend of any; "
+      "neurons\n"
+      "whose closest friend is among the most active hundredth. If each bundle had a copy of the closest friend: bundles read, of those\n"
+      "without copies, each with twice the bytes; copies that save a read, whose neuron is there already, and that no token needs\n");
+}
+
+nlohmann::json CalibrationJson(const Calibration& calibration, const Coactivations& coactivations, const CalibrateFlags& flags,
+                               double seconds) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerCalibration& layer : calibration.layers) {
     nlohmann::json batches = nlohmann::json::array(), active = nlohmann::json::array();
@@ -169,6 +211,7 @@ nlohmann::json CalibrationJson(const Calibration& calibration, const CalibrateFl
       const double unproven = copy->unproven.batches.front().active;
       layers.back()["copy"] = {{"bits", copy->bits}, {"directions", copy->directions}, {"unproven", unproven}};
     }
+    if (layers.size() <= coactivations.size()) layers.back()["coactivation"] = CoactivationJson(coactivations[layers.size() - 1]);
   }
   return {{"calibration", flags.out.path}, {"tokens", calibration.tokens}, {"context", calibration.context},
           {"masks", calibration.masks},    {"layers", std::move(layers)},  {"seconds", seconds}};
@@ -257,6 +300,8 @@ absl::Status Calibrate(CalibrateFlags& flags) {
     if (created.ok()) training = *std::move(created);
   }
   CopyLearner copies(bits, threads, for_each);
+  Coactivations coactivations;
+  const auto interrupted = [] { return Interrupted().load(); };
   const auto take_inputs = [&](const LayerInputs& inputs) -> absl::Status {
     if (training == nullptr) return copies.Take(inputs);
     LIME_RETURN_IF_ERROR(training->TakeInputs(inputs));
@@ -273,9 +318,13 @@ absl::Status Calibrate(CalibrateFlags& flags) {
       OfUser(RunForMasks(checkpoint, files.spec, sequences, run, [&](int32_t layer, int32_t neurons, auto masks) -> absl::Status {
         LIME_ASSIGN_OR_RETURN(
             LayerCalibration of_layer,
-            CalibrateLayer(
-                layer, masks,
-                {.neurons = neurons, .masks = calibration.masks, .ends = [] { return Interrupted().load(); }, .for_each = for_each}));
+            CalibrateLayer(layer, masks, {.neurons = neurons, .masks = calibration.masks, .ends = interrupted, .for_each = for_each}));
+        if (flags.coactivation) {
+          LIME_ASSIGN_OR_RETURN(
+              Coactivation together,
+              MeasureCoactivation(masks, {.neurons = neurons, .masks = calibration.masks, .ends = interrupted, .for_each = for_each}));
+          coactivations.push_back(std::move(together));
+        }
         if (training != nullptr) LIME_RETURN_IF_ERROR(training->TakeLayer(of_layer));
         return copies.Finish(std::move(of_layer), calibration);
       })));
@@ -291,13 +340,14 @@ absl::Status Calibrate(CalibrateFlags& flags) {
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   if (flags.json) {
-    nlohmann::json root = CalibrationJson(calibration, flags, seconds);
+    nlohmann::json root = CalibrationJson(calibration, coactivations, flags, seconds);
     if (training != nullptr) root["predictor"] = training->Json();
     LIME_RETURN_IF_ERROR(Answered(root, /*as_json=*/true));
     return untrained;
   }
   PrintTable(calibration, seconds);
   PrintProofs(calibration);
+  PrintCoactivations(calibration, coactivations);
   absl::PrintF("%s: `lime prepare --bundles --calibration` orders new bundles with it%s\n", flags.out.path,
                calibration.copies.empty() ? "" : absl::StrCat(", and adds the copies of deciders that ", frames_file, " describes"));
   if (training != nullptr) training->Print();
@@ -328,6 +378,7 @@ void AddCalibrateCommand(Commands& commands) {
            "Copies of deciders to learn: 5, 6 or 8 bits for all layers; auto: of each layer the smallest one that proves nearly as many "
            "neurons to be zero as any; dense: none")
       .Shown();
+  command.Add("--coactivation", &flags.coactivation, "Also count which neurons are active together, and print it");
   command.Add("--threads", &flags.threads, "Threads that compute; 0 is all cores").Shown();
   command.Add("--numerics", &flags.numerics, "Order of sums: auto or portable").Shown();
   command.Add("--json", &flags.json, "Print one JSON object");

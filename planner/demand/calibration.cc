@@ -16,8 +16,7 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kPoints = 24;                      // of a batch: replays with so many numbers of rows
-constexpr int64_t kMostPathWork = int64_t{1} << 31;  // sum of the squares of the masks' sizes
+constexpr int64_t kPoints = 24;  // of a batch: replays with so many numbers of rows
 
 int64_t Size(const std::vector<int32_t>& mask) {
   return std::ssize(mask);
@@ -181,19 +180,7 @@ class Measurement {
   }
 
   absl::Status FindPath(LayerCalibration& out) {
-    int64_t work = 0;
-    for (const SequenceMasks& sequence : sequences_) {
-      for (const std::vector<int32_t>& mask : sequence) work += Size(mask) * Size(mask);
-    }
-    const int64_t stride = 1 + work / kMostPathWork;  // every so many-th mask
-    std::vector<std::vector<int32_t>> sample;
-    int64_t at = 0;
-    for (const SequenceMasks& sequence : sequences_) {
-      for (const std::vector<int32_t>& mask : sequence) {
-        if (at++ % stride == 0) sample.push_back(mask);
-      }
-    }
-    LIME_ASSIGN_OR_RETURN(out.places, PathPlaces(sample, options_.neurons, options_.ends));
+    LIME_ASSIGN_OR_RETURN(out.places, PathPlaces(SampledMasks(sequences_), options_.neurons, options_.ends));
     return absl::OkStatus();
   }
 

@@ -114,9 +114,6 @@ double WindowLoadShare(const LayerCalibration& layer, int64_t rows, int64_t mask
 
 // ---- From masks
 
-// Masks of one sequence, one a token.
-using SequenceMasks = std::vector<std::vector<int32_t>>;
-
 struct CalibrateOptions {
   int32_t neurons = 0;
   int32_t masks = 1;  // of the largest union

@@ -9,6 +9,8 @@
 namespace lime {
 namespace {
 
+constexpr int64_t kMostPairs = int64_t{1} << 31;  // sum of the squares of the masks' sizes
+
 // The masks of one layer, in the log's steps of one row.
 std::vector<std::vector<int32_t>> MasksOf(const RouteLog& log, int32_t layer) {
   std::vector<std::vector<int32_t>> masks;
@@ -26,6 +28,22 @@ std::vector<std::vector<int32_t>> MasksOf(const RouteLog& log, int32_t layer) {
 }
 
 }  // namespace
+
+SequenceMasks SampledMasks(std::span<const SequenceMasks> sequences) {
+  int64_t pairs = 0;
+  for (const SequenceMasks& sequence : sequences) {
+    for (const std::vector<int32_t>& mask : sequence) pairs += std::ssize(mask) * std::ssize(mask);
+  }
+  const int64_t stride = 1 + pairs / kMostPairs;
+  SequenceMasks sample;
+  int64_t at = 0;
+  for (const SequenceMasks& sequence : sequences) {
+    for (const std::vector<int32_t>& mask : sequence) {
+      if (at++ % stride == 0) sample.push_back(mask);
+    }
+  }
+  return sample;
+}
 
 absl::StatusOr<std::vector<double>> UnionShares(Masks masks, int32_t neurons, int32_t most) {
   if (most < 1 || most > std::ssize(masks)) return Invalid("unions of ", most, " masks, need 1 to the ", masks.size(), " masks");

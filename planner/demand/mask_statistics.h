@@ -17,6 +17,11 @@ namespace lime {
 
 // Masks of one layer, one a step; the neurons of each ascend.
 using Masks = std::span<const std::vector<int32_t>>;
+// Masks of one sequence, one a token.
+using SequenceMasks = std::vector<std::vector<int32_t>>;
+
+// Every so many-th mask of all sequences, so that counting pairs of active neurons takes a bounded time.
+SequenceMasks SampledMasks(std::span<const SequenceMasks> sequences);
 
 // Entry k - 1: the mean share of the neurons that any of k consecutive masks has, over all such k
 // ("aggregated neuron use", s_agg(k) of "LLM in a flash", section 3.1). For k from 1 to `most`, which

@@ -45,7 +45,37 @@ TEST(CliCalibrateTest, CopiesOfATrainedModelProveMostOfItsZeros) {
     EXPECT_GE(before, layer["layer"] == 0 ? 0.98 : 0.99) << "8 bits";
   }
   EXPECT_GE(goal_proven / goal_zeros, 0.96);
+  EXPECT_EQ(layers[0].count("coactivation"), 0u);
   EXPECT_THAT(with({"--tokens", "200"}).out, HasSubstr("5 bits, 6 dir."));
+}
+
+// The negative result of "LLM in a flash": copies of closest friends are mostly of neurons that are there already.
+TEST(CliCalibrateTest, CopiesOfClosestFriendsBringWhatIsThere) {
+  const auto model = SharedDir() / "models/opt-shakespeare", text = SharedDir() / "text/tinyshakespeare.txt";
+  LIME_SKIP_WITHOUT_SHARED(model);
+  LIME_SKIP_WITHOUT_SHARED(text);
+  TempDir dir;
+  const std::vector<std::string> call = {"calibrate", model.string(), "--text-file",    text.string(), "--out",    dir / "c.json",
+                                         "--decider", "dense",        "--coactivation", "--tokens",    "2048", "--masks", "5"};
+  std::vector<std::string> as_json = call;
+  as_json.push_back("--json");
+  const json layers = Call(as_json).Json()["layers"];
+  ASSERT_EQ(layers.size(), 4u);
+  for (const json& layer : layers) {
+    const json& of = layer["coactivation"];
+    EXPECT_EQ(of["steps"], 2048);
+    double before = 1;
+    ASSERT_EQ(of["friends"].size(), 3u);
+    for (const json& rank : of["friends"]) {
+      EXPECT_LE(rank["mean"].get<double>(), before);
+      before = rank["mean"].get<double>();
+    }
+    EXPECT_LT(of["closest_friends"].get<int>(), layer["neurons"].get<int>() / 2);
+    EXPECT_GT(of["friends_already_there"].get<double>(), of["friends_used"].get<double>());
+    EXPECT_LE(of["bundles_with_friends"].get<double>(), of["new_neurons"].get<double>());
+    EXPECT_GT(2 * of["bundles_with_friends"].get<double>(), of["new_neurons"].get<double>()) << "more bytes than without copies";
+  }
+  EXPECT_THAT(Call(call).out, HasSubstr("4th friend"));
 }
 
 }  // namespace
