@@ -19,25 +19,35 @@ namespace {
 
 constexpr int64_t kFoldBlocks = 2048 / kCodeBlock;
 
+// Bits of a plane of a block, for its columns [first, first + kVecLanes).
+HWY_INLINE hn::Mask<BitsTag> PlaneMask(const uint8_t* block, int plane, int first) {
+  const BitsTag d;
+  if constexpr (kVecLanes >= 8) {
+    uint64_t word = 0;  // LoadMaskBits may read 8 bytes
+    std::memcpy(&word, block + 16 + 4 * plane + first / 8, kVecLanes / 8);
+    return hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&word));
+  } else {
+    uint32_t word;
+    std::memcpy(&word, block + 16 + 4 * plane, sizeof(word));
+    return hn::TestBit(hn::Set(d, word >> first), hn::Shl(hn::Set(d, 1u), hn::Iota(d, 0)));
+  }
+}
+
 // Codes of the columns [first, first + kVecLanes) of a block, as numbers.
 template <int kBits>
 HWY_INLINE LaneVec DecodeVec(const uint8_t* block, int first) {
+  constexpr uint32_t kTop = 1u << (kBits - 1);  // a code plus this is what the block has
   const BitsTag d;
   const hn::Rebind<uint8_t, LaneTag> d8;
   auto value = hn::PromoteTo(d, hn::LoadU(d8, block + (kBits == 8 ? first : first % 16)));
-  if constexpr (kBits < 8) {
-    value = first < 16 ? hn::And(value, hn::Set(d, 15u)) : hn::ShiftRight<4>(value);
-    const auto bit = [&](int plane) {
-      uint32_t word;
-      std::memcpy(&word, block + 16 + 4 * plane, sizeof(word));
-      return hn::And(hn::Shr(hn::Set(d, word >> first), hn::Iota(d, 0)), hn::Set(d, 1u));
-    };
-    if constexpr (kBits > 4) value = hn::Or(value, hn::ShiftLeft<4>(bit(0)));
-    if constexpr (kBits > 5) value = hn::Or(value, hn::ShiftLeft<5>(bit(1)));
-    if constexpr (kBits > 6) value = hn::Or(value, hn::ShiftLeft<6>(bit(2)));
-  }
-  const IntTag di;
-  return hn::ConvertTo(LaneTag(), hn::Sub(hn::BitCast(di, value), hn::Set(di, 1 << (kBits - 1))));
+  if constexpr (kBits < 8) value = first < 16 ? hn::And(value, hn::Set(d, 15u)) : hn::ShiftRight<4>(value);
+  constexpr int kPlanes = kBits < 8 ? kBits - 4 : 0;
+  if constexpr (kPlanes > 1) value = hn::IfThenElse(PlaneMask(block, 0, first), hn::Add(value, hn::Set(d, 16u)), value);
+  if constexpr (kPlanes > 2) value = hn::IfThenElse(PlaneMask(block, 1, first), hn::Add(value, hn::Set(d, 32u)), value);
+  // The last plane has the bit of value kTop, which the sum with kTop cancels.
+  auto code = hn::Sub(value, hn::Set(d, kTop));
+  if constexpr (kPlanes > 0) code = hn::IfThenElse(PlaneMask(block, kPlanes - 1, first), value, code);
+  return hn::ConvertTo(LaneTag(), hn::BitCast(IntTag(), code));
 }
 
 template <int kBits>
