@@ -64,8 +64,36 @@ TEST_P(ShippedModelTest, ContinuesTwentyPromptsInWholeSentencesOfKnownWords) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ShippedModelTest, ::testing::Values("lime-fables", "lime-fables-relu"),
-                         [](const auto& info) { return info.param == "lime-fables" ? "Silu" : "Relu"; });
+INSTANTIATE_TEST_SUITE_P(Models, ShippedModelTest, ::testing::Values("lime-fables", "lime-fables-relu", "lime-fables-sparse"),
+                         [](const auto& info) {
+                           return info.param == "lime-fables" ? "Silu" : info.param.ends_with("relu") ? "Relu" : "Sparse";
+                         });
+
+// The model for sparse MLPs: nine in ten neurons are zero, and leaving them out changes no bit, up to its last position.
+TEST(SparseShippedModelTest, HasFewActiveNeuronsAndTheSameBitsWithoutTheOthers) {
+  const std::string model = kModels + "lime-fables-sparse";
+  const json recorded = json::parse(Slurp(model + "/eval.json"));
+  for (const json& zeros : recorded["zero_activation_share_by_layer"]) EXPECT_GE(zeros.get<double>(), 0.9);
+  TempDir dir;
+  const std::string store = dir / "store", text = model + "/heldout.txt";
+  ASSERT_EQ(Call({"prepare", model, "--out", store, "--bundles"}).exit_code, 0);
+  const json learned = Call({"calibrate", store, "--text-file", text, "--json"}).Json();
+  ASSERT_EQ(learned["layers"].size(), 6u);
+  for (const json& layer : learned["layers"]) EXPECT_LE(layer["active"][0].get<double>(), 0.12) << layer["layer"];
+  const std::vector<std::string> call = {"run",          "--model", store,          "--prompt",      "Once upon a time",
+                                         "--max-tokens", "480",     "--ignore-eos", "--hash-logits", "--json"};
+  std::set<std::string> hashes;
+  using Flags = std::vector<std::string>;
+  for (const Flags& flags : {Flags{"--sparsity", "off"}, Flags{"--sparsity", "exact", "--neurons", "64"},
+                             Flags{"--sparsity", "exact", "--neurons", "200", "--window", "3"}}) {
+    std::vector<std::string> words = call;
+    words.insert(words.end(), flags.begin(), flags.end());
+    const Answer answer = Call(words);
+    ASSERT_EQ(answer.exit_code, 0) << answer.err;
+    hashes.insert(answer.Json()["logits_xxh3"].get<std::string>());
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
 
 }  // namespace
 }  // namespace lime
