@@ -1,12 +1,14 @@
 #!/usr/bin/python3
 """Writes a page of answers of `lime bench flash --json`: the ladder of "LLM in a flash" beside the paper's Table 2.
 
-    bench/flash_page.py PAGE [NAME=FILE ...] [--predictor NAME=FILE ...] [--choices NAME=FILE ...] [--machine TEXT] [--svg]
+    bench/flash_page.py PAGE [NAME=FILE ...] [--predictor NAME=FILE ...] [--choices NAME=FILE ...] [--calibration NAME=FILE ...]
+                        [--machine TEXT] [--svg]
 
 Each FILE is one answer, and NAME is what its section is called, such as "OPT geometry, bf16". Files of --predictor are answers of
-`lime calibrate --predictor --json`, and those of --choices were written by bench/choices.py (Table 1 of the paper). With --svg, figures lie beside the
-page: rates of random reads with their fit (Figure 2b of the paper), and I/O over memory. They need matplotlib. What a person has written between
-the machine and the first section stays.
+`lime calibrate --predictor --json`, those of --choices were written by bench/choices.py (Table 1 of the paper), and those of --calibration are answers of
+`lime calibrate --coactivation --json`. With --svg, figures lie beside the page, and the page shows them: the time of a token in its parts (Figure 1 of the
+paper), rates of random reads with their fit (Figure 2b), I/O over memory, neurons that some tokens in a row use (Figure 4a), and neurons that are active
+together (Figure 5). They need matplotlib. What a person has written between the machine and the first section stays.
 """
 import argparse
 import json
@@ -124,6 +126,26 @@ def predictor(name, answer):
             + markdown(("layer", "rank", "active", "predicted", "missed, of the active", "named wrongly, of the others"), [*rows, paper]) + "\n")
 
 
+def together(layer):
+    """The co-activation of one layer, as cells of a table."""
+    of = layer["coactivation"]
+    return [layer["layer"], *(percent(rank["mean"]) for rank in of["friends"]), f"{of['closest_friends']:,}", percent(of["of_most_active"]),
+            percent(of["bundles_with_friends"] / of["new_neurons"] if of["new_neurons"] else 1), percent(of["friends_used"]), percent(of["friends_already_there"]),
+            percent(of["friends_not_needed"])]
+
+
+def calibration(name, answer):
+    """Neurons in a window, and neurons that are active together with their friends (section 3 of the paper)."""
+    layers, window = answer["layers"], answer["masks"]
+    text = (f"## Neurons that are active together, {name}\n\n{answer['tokens']:,} tokens in sequences of {answer['context']}. The friends of a neuron are the others, "
+            f"by the number of tokens that activate both. The paper's Figure 5 shows that the closest friend of a neuron is active with it at least 95 % of the times, "
+            "and that bundles with a copy of the closest friend did not pay: the most active neurons are everybody's friend.\n\n")
+    text += markdown(("layer", "active", f"in {window} tokens", "new"),
+                     [[layer["layer"], percent(layer["active"][0]), percent(layer["unions"][-1]), percent(layer["fresh"])] for layer in layers]) + "\n"
+    return text + markdown(("layer", "closest friend", "4th", "8th", "neurons that are a closest friend", "closest friend is among the most active hundredth",
+                            "bundles read with copies, of those without", "copies that save a read", "already there", "not needed"), [together(layer) for layer in layers]) + "\n"
+
+
 def choices(name, answer):
     modes = answer["modes"]
     rows = [[mode, percent(of["accuracy"]), f"{100 * of['error']:.1f} %", of["other_choices"], of["lost"], of["won"]] for mode, of in modes.items()]
@@ -151,16 +173,20 @@ def machine_and_note_of(text):
     return machine, note.strip()
 
 
-def page(answers, machine="", predictors=None, tasks=None, note=""):
+def page(answers, machine="", predictors=None, tasks=None, note="", calibrations=None, figures=()):
+    """`figures`: file names and what they show."""
     text = INTRO
     text += f"Machine: {machine}\n\n" if machine else ""
     text += f"{note}\n\n" if note else ""
-    for make, of in ((section, answers), (predictor, predictors or {}), (choices, tasks or {})):
+    for make, of in ((section, answers), (predictor, predictors or {}), (choices, tasks or {}), (calibration, calibrations or {})):
         text += "".join(make(name, answer) for name, answer in of.items())
+    text += "## Figures\n\n" if figures else ""
+    text += "".join(f"![{shows}]({file})\n\n" for file, shows in figures)
     return text.rstrip() + "\n"
 
 
-def draw(answers, path):
+def draw(answers, calibrations, path):
+    """Writes the figures that these answers allow beside the page. Returns their file names and what they show."""
     import matplotlib  # only who draws needs it
 
     matplotlib.use("Agg")
@@ -168,18 +194,63 @@ def draw(answers, path):
     from plots import save
 
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "lime", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
+    drawn = []
+
+    def write(figure, what, shows):
+        file = path.with_name(f"{path.stem}-{what}.svg")
+        save(plt, figure, file)
+        drawn.append((file.name, shows))
+
+    parts = {name: token_parts(answer) for name, answer in answers.items() if answer.get("computing_ms")}
+    if parts:
+        write(draw_parts(plt, parts), "parts", "The time of a token: load, memory management, computing (Figure 1 of the paper)")
     with_rates = {name: answer for name, answer in answers.items() if answer["rates"]}
     if with_rates:
-        figure, axes = plt.subplots(1, len(with_rates), figsize=(4.5 * len(with_rates), 3.6), squeeze=False)
-        for axis, (name, answer) in zip(axes[0], with_rates.items()):
-            for depth in sorted({point["depth"] for point in answer["rates"]}):
-                points = sorted((point["bytes"] / 1024, point["gb_per_s"]) for point in answer["rates"] if point["depth"] == depth)
-                axis.plot(*zip(*points), "o-", markersize=3, linewidth=1, label=f"{depth} in flight")
-            sizes = sorted({point["bytes"] for point in answer["rates"]})
-            axis.plot([size / 1024 for size in sizes], [fitted(answer, size) for size in sizes], "k--", linewidth=1, label="fit of bursts")
-            axis.set(title=name, xlabel="KiB of a read", ylabel="GB/s", xscale="log")
-            axis.legend(fontsize=7)
-        save(plt, figure, path.with_name(f"{path.stem}-rates.svg"))
+        write(draw_rates(plt, with_rates), "rates", "Rates of random reads by size and reads in flight (Figure 2b)")
+    if any(answer["memory"] for answer in answers.values()):
+        write(draw_memory(plt, answers), "memory", "I/O time of a token over memory")
+    for name, answer in calibrations.items():
+        stem = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+        write(draw_use(plt, name, answer), f"use-{stem}", f"Neurons that some tokens in a row use, {name} (Figure 4a)")
+        write(draw_together(plt, answer), f"together-{stem}", f"Neurons that are active together, {name} (Figure 5)")
+    return drawn
+
+
+PARTS = ("load", "memory management", "computing")
+
+
+def token_parts(answer):
+    """{rung: ms of each of PARTS}. Computing hides behind the load where whole matrices are read, so a bar has the rest of the whole time."""
+    return {rung["name"]: (rung["io_ms"], rung["manage_ms"], max(0, rung["whole_ms"] - rung["io_ms"] - rung["manage_ms"])) for rung in answer["ladder"]}
+
+
+def draw_parts(plt, parts):
+    figure, axes = plt.subplots(len(parts), 1, figsize=(7, 2.6 * len(parts)), squeeze=False, layout="constrained")
+    for axis, (name, rungs) in zip(axes[:, 0], parts.items()):
+        names, left = list(rungs)[::-1], [0.0] * len(rungs)
+        for index, part in enumerate(PARTS):
+            widths = [rungs[rung][index] for rung in names]
+            axis.barh(names, widths, left=left, label=part)
+            left = [at + width for at, width in zip(left, widths)]
+        axis.set(title=name, xlabel="ms of a token")
+        axis.legend(fontsize=7)
+    return figure
+
+
+def draw_rates(plt, answers):
+    figure, axes = plt.subplots(1, len(answers), figsize=(4.5 * len(answers), 3.6), squeeze=False)
+    for axis, (name, answer) in zip(axes[0], answers.items()):
+        for depth in sorted({point["depth"] for point in answer["rates"]}):
+            points = sorted((point["bytes"] / 1024, point["gb_per_s"]) for point in answer["rates"] if point["depth"] == depth)
+            axis.plot(*zip(*points), "o-", markersize=3, linewidth=1, label=f"{depth} in flight")
+        sizes = sorted({point["bytes"] for point in answer["rates"]})
+        axis.plot([size / 1024 for size in sizes], [fitted(answer, size) for size in sizes], "k--", linewidth=1, label="fit of bursts")
+        axis.set(title=name, xlabel="KiB of a read", ylabel="GB/s", xscale="log")
+        axis.legend(fontsize=7)
+    return figure
+
+
+def draw_memory(plt, answers):
     figure, axis = plt.subplots(figsize=(5, 3.6))
     for name, answer in answers.items():
         shares = [100 * row["share"] for row in answer["memory"]]
@@ -187,7 +258,37 @@ def draw(answers, path):
         axis.plot(shares, [row["io_ms"] for row in answer["memory"]], "o", color=line.get_color(), markersize=4, label=name)
     axis.set(xlabel="memory, % of the weights", ylabel="I/O ms a token", yscale="log")
     axis.legend(title="line: its prediction", fontsize=7, title_fontsize=7)
-    save(plt, figure, path.with_name(f"{path.stem}-memory.svg"))
+    return figure
+
+
+def draw_use(plt, name, answer):
+    figure, axis = plt.subplots(figsize=(5, 3.6))
+    for layer in answer["layers"]:
+        axis.plot(range(1, len(layer["unions"]) + 1), [100 * share for share in layer["unions"]], linewidth=1, label=f"layer {layer['layer']}")
+    axis.set(title=name, xlabel="tokens in a row", ylabel="neurons that any of them uses, %", ylim=(0, 100))
+    axis.legend(fontsize=7, ncols=2)
+    return figure
+
+
+def draw_together(plt, answer):
+    """Of the layer in the middle: the paper shows one, too."""
+    layer = answer["layers"][len(answer["layers"]) // 2]
+    of = layer["coactivation"]
+    figure, axes = plt.subplots(1, 4, figsize=(12, 2.8), layout="constrained")
+    axes[0].plot(range(1, len(of["with_neuron"]) + 1), [100 * share for share in of["with_neuron"]], linewidth=1)
+    axes[0].set(title=f"(a) with neuron {of['neuron']} of layer {layer['layer']}", xlabel="others, the closest first", ylabel="of its tokens, %", ylim=(0, 100))
+    for axis, rank, letter in zip(axes[1:], of["friends"], "bcd"):
+        axis.bar(range(len(rank["neurons"])), rank["neurons"], width=1)
+        title = {1: "closest friend"}.get(rank["rank"], f"{rank['rank']}th closest friend")
+        axis.set(title=f"({letter}) {title}", xlabel="of a neuron's tokens, %", ylabel="neurons", xlim=(0, 101))
+    return figure
+
+
+def write(path, answers, predictors, tasks, calibrations, machine, svg):
+    """The page, and its figures beside it. What a person has written on the page stays."""
+    before, note = machine_and_note_of(path.read_text(encoding="utf-8") if path.exists() else "")
+    figures = draw(answers, calibrations, path) if svg else ()
+    path.write_text(page(answers, machine or before, predictors, tasks, note, calibrations, figures), encoding="utf-8")
 
 
 def read_named(words, parser):
@@ -207,16 +308,17 @@ def main():
     parser.add_argument("answers", nargs="*", metavar="NAME=FILE", help="of `lime bench flash --json`")
     parser.add_argument("--predictor", action="append", default=[], metavar="NAME=FILE", help="of `lime calibrate --predictor R --json`")
     parser.add_argument("--choices", action="append", default=[], metavar="NAME=FILE", help="of bench/choices.py --out")
+    parser.add_argument("--calibration", action="append", default=[], metavar="NAME=FILE", help="of `lime calibrate --coactivation --json`")
     parser.add_argument("--machine", default="", help="What was measured on, and when")
-    parser.add_argument("--svg", action="store_true", help="Draw figures beside the page")
+    parser.add_argument("--svg", action="store_true", help="draw figures beside the page, and show them on it")
     flags = parser.parse_args()
-    answers, predictors, tasks = (read_named(words, parser) for words in (flags.answers, flags.predictor, flags.choices))
-    if not answers and not predictors and not tasks:
+    answers, predictors, tasks, calibrations = (read_named(words, parser) for words in (flags.answers, flags.predictor, flags.choices, flags.calibration))
+    if not answers and not predictors and not tasks and not calibrations:
         parser.error("there is nothing to write: give a NAME=FILE")
-    before, note = machine_and_note_of(flags.page.read_text(encoding="utf-8") if flags.page.exists() else "")
-    flags.page.write_text(page(answers, flags.machine or before, predictors, tasks, note), encoding="utf-8")
-    if flags.svg:
-        draw(answers, flags.page)
+    for name, answer in calibrations.items():
+        if not all("coactivation" in layer for layer in answer["layers"]):
+            parser.error(f"--calibration {name}: there is no coactivation; run `lime calibrate --coactivation --json`")
+    write(flags.page, answers, predictors, tasks, calibrations, flags.machine, flags.svg)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,20 @@ class FlashPageTest(unittest.TestCase):
         self.assertIn("| predicted | 50.0 % | 2.2 % | 3 | 2 | 1 |", text)
         self.assertIn("cannot be had here", text)
 
+    def test_friends_have_a_section_and_figures_are_shown(self):
+        of = {"neuron": 3, "with_neuron": [1, 0.5], "closest_friends": 40, "of_most_active": 0.8, "new_neurons": 20, "bundles_with_friends": 18, "friends_used": 0.1,
+              "friends_already_there": 0.7, "friends_not_needed": 0.2, "friends": [{"rank": rank, "mean": 1 / rank, "neurons": [0] * 101} for rank in (1, 4, 8)]}
+        layer = {"layer": 2, "neurons": 384, "active": [0.05], "unions": [0.05, 0.09], "fresh": 0.02, "coactivation": of}
+        answer = {"tokens": 4096, "context": 128, "masks": 2, "layers": [layer]}
+        text = flash_page.page({}, calibrations={"one": answer}, figures=[("flash-use-one.svg", "what it shows")])
+        self.assertIn("| 2 | 5.0 % | 9.0 % | 2.0 % |", text)
+        self.assertIn("| 2 | 100.0 % | 25.0 % | 12.5 % | 40 | 80.0 % | 90.0 % | 10.0 % | 70.0 % | 20.0 % |", text)
+        self.assertIn("![what it shows](flash-use-one.svg)", text)
+
+    def test_a_bar_has_load_management_and_the_computing_that_hides_behind_neither(self):
+        parts = flash_page.token_parts({"ladder": [rung("a", 100, whole_ms=130), rung("b", 100, whole_ms=100)]})
+        self.assertEqual(parts, {"a": (100, 0.5, 29.5), "b": (100, 0.5, 0)})
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
