@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The tables of Layer-Streaming and OptMLX with models of their sizes: the papers' figures beside ours, and ours beside their limits.
 
-    bench/paper_models.py BIN_DIR OUT_DIR [PART...] [--model NAME...] [--missing] [--keep-models] [--rounds N] [--tokens N] [--csv FILE] [--quick]
+    bench/paper_models.py BIN_DIR OUT_DIR [PART...] [--model NAME...] [--disk MB/s] [--missing] [--keep-models] [--rounds N] [--tokens N] [--csv FILE] [--quick]
 
 Parts of Layer-Streaming (Qwen3.5):
   reduction   Table 3: peak memory in memory, and with nothing resident
@@ -22,6 +22,10 @@ Each model is made when its first part needs it, and removed after its last one.
 --missing measures only rows that it does not have. --csv writes all tables that have figures. Without a part, all are measured; `tables` measures nothing.
 --quick takes models whose widths are divided by 8, and one model for each part.
 
+--disk limits the reads of the streaming parts, so that a machine has the disk of a board (the papers' iPad reads 2 GB/s); figures with a limit have a file of
+their own, such as OUT_DIR/paper-models-2000.json, and tables of their own. Without it, a virtual disk may be its host's cache, which takes cores and memory bus from
+computing.
+
 A row of the streaming parts has a hard memory limit of exactly its budget. Its limit is the larger of two times: the computation of a token in memory, and the
 streamed bytes / the disk's rate, which disk_bench measures before and after. Embedding rows are read one by one, so a share counts all other weights; the papers
 keep embedding and head in memory, and with nothing resident LIME streams the head, too. Needs root, for control groups.
@@ -31,6 +35,7 @@ import collections
 import csv
 import functools
 import json
+import os
 import pathlib
 import re
 import signal
@@ -74,9 +79,15 @@ class PaperStreaming(Streaming):
         super().__init__(bench, {name: path})
         self.name, self.path, self.geometry, self.weights = name, path, geometry, bytes_of(path)
         self.repeats, self.counted_s = min(1, self.repeats), 0.5 if self.quick else 8
+        self.megabytes = bench.flags.disk
+        self.disk = self.limited(self.megabytes)  # None: not limited
         self.beside = (256 if self.quick else 640) * MIB  # of a row's budget, beside its share of the weights
-        self.rate = self.disk_rate(path)
-        self.profile = self.frozen_profile(0, None)
+        self.rate = self.disk_rate(path, self.disk)
+        self.profile = self.frozen_profile(self.megabytes, self.disk)
+
+    def close(self):
+        if self.disk:
+            self.disk.close()
 
     def scaled(self, gib):
         """A budget, or of a quick model as much as leaves it the same share."""
@@ -133,7 +144,7 @@ class PaperStreaming(Streaming):
 
     def under(self, budget, flags):
         streams = max(0, self.weights * self.geometry.streamable_share() - max(0, budget - self.beside))
-        row, self.rate = self.row(lambda rate: self.attempt(self.name, budget, flags, streams, 0, None, self.profile, rate), 0, self.rate)
+        row, self.rate = self.row(lambda rate: self.attempt(self.name, budget, flags, streams, self.megabytes, self.disk, self.profile, rate), self.megabytes, self.rate)
         return row
 
     @functools.cached_property
@@ -149,25 +160,25 @@ class PaperStreaming(Streaming):
     def mode(self, mode):
         flags = ["--resident", 0] if mode == "full stream" else ["--memory-mode", mode]
         limit = self.scaled(paper_figures.MODES_GIB)
-        before = self.disk_rate(self.path)
-        with cgroups.Group(memory=limit) as group:
+        before = self.disk_rate(self.path, self.disk)
+        with self.limited(self.megabytes, limit) as group:
             run = self.run(self.path, [*flags, "--profile", self.profile], BOOT_TOKENS + 4, group)
             use = group.memory_use()
-        return {**self.figures(self.name, run, 0, before, self.disk_rate(self.path)), "budget_bytes": limit, "group_peak_bytes": use["peak"], "killed": use["killed"]}
+        return {**self.figures(self.name, run, self.megabytes, before, self.disk_rate(self.path, self.disk)), "budget_bytes": limit, "group_peak_bytes": use["peak"], "killed": use["killed"]}
 
     # ---- Layers
 
     def layers(self):
         """Means over the layers, of steps after the prompt: what a layer takes to load and to compute while all of them stream."""
         path = self.out / "paper-models.trace.json"
-        before = self.disk_rate(self.path)
-        run = self.run(self.path, ["--memory", self.beside, "--resident", 0, "--profile", self.profile, "--trace", path, "--overwrite"], BOOT_TOKENS + 3)
-        after = self.disk_rate(self.path)
+        before = self.disk_rate(self.path, self.disk)
+        run = self.run(self.path, ["--memory", self.beside, "--resident", 0, "--profile", self.profile, "--trace", path, "--overwrite"], BOOT_TOKENS + 3, self.disk)
+        after = self.disk_rate(self.path, self.disk)
         means = layer_means(json.loads(path.read_text())["traceEvents"])
         path.unlink()
         count = len(means["compute"])
         layer_bytes = run["streaming"]["streamed_bytes_per_step"] * self.geometry.layer_share() / count
-        return {**self.figures(self.name, run, 0, before, after), "layers": count, "layer_bytes": layer_bytes,
+        return {**self.figures(self.name, run, self.megabytes, before, after), "layers": count, "layer_bytes": layer_bytes,
                 "load_ms": statistics.mean(means["load"].values()), "compute_layer_ms": statistics.mean(means["compute"].values())}
 
 
@@ -238,7 +249,7 @@ class PaperBench:
         self.flags, self.binaries, self.out, self.quick = flags, flags.binaries, flags.folder, flags.quick
         self.lime, self.report = flags.binaries / "lime", {}
         self.models = Models(flags.binaries, flags.folder, flags.quick)
-        self.path = flags.folder / ("paper-models-quick.json" if flags.quick else "paper-models.json")
+        self.path = flags.folder / f"paper-models{'-quick' if flags.quick else ''}{f'-{flags.disk:g}' if flags.disk else ''}.json"
         self.kept = json.loads(self.path.read_text()) if self.path.exists() else {"figures": {}, "models": {}}
 
     def keep(self):
@@ -261,6 +272,7 @@ class PaperBench:
 
     def measure_model(self, model, rows):
         path, geometry = self.models.make(model)
+        os.sync()  # what is still being written would disturb the first rows
         self.kept["models"][model] = {"bytes": bytes_of(path), "layers": geometry.layers, "of_layers": geometry_of(model).layers, "published_bytes": expected_bytes(model)}
         self.say(f"{model}: {bytes_of(path) / GIB:.2f} GiB, {geometry.layers} layers")
         figures = self.kept["figures"].setdefault(model, {})
@@ -275,6 +287,8 @@ class PaperBench:
                 figures[row] = streaming.measured(row) if row != "baseline" or "100 %" in rows else figures[row]
             self.keep()
             self.say(f"  {row}: " + ", ".join(f"{key} {figures[row][key]:.4g}" for key in ("ms", "limit_ms", "ratio", "load_ms", "compute_layer_ms") if key in figures[row]))
+        if streaming:
+            streaming.close()
         if not self.flags.keep_models:
             self.models.remove(model)
 
@@ -301,19 +315,20 @@ def parse():
     parser.add_argument("folder", type=pathlib.Path, help="for models and figures, on the disk to measure")
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS) + ", or tables")
     parser.add_argument("--model", action="append", help="only this model; may be given several times")
+    parser.add_argument("--disk", type=float, default=0, help="limit of the streaming parts' reads, in MB/s; 0: none")
     parser.add_argument("--missing", action="store_true", help="measure only rows without figures")
     parser.add_argument("--keep-models", action="store_true")
     parser.add_argument("--rounds", type=int, default=3, help="of load and first; a figure is the median")
     parser.add_argument("--tokens", type=int, default=16, help="of load and first (the paper has 200)")
     parser.add_argument("--csv", type=pathlib.Path, help="data file of the tables, for bench/performance_page.py")
     parser.add_argument("--quick", action="store_true", help="widths divided by 8, one model for each part: checks the program")
-    flags = parser.parse_args()
+    flags = parser.parse_intermixed_args()  # parts may follow flags
     if unknown := [part for part in flags.parts if part not in PARTS and part != "tables"]:
         parser.error(f"{unknown[0]} is no part; the parts are {', '.join(PARTS)} and tables")
     if unknown := [model for model in flags.model or [] if not any(model in part.models for part in PARTS.values())]:
         parser.error(f"{unknown[0]} is no model of a part")
-    if flags.rounds < 1 or flags.tokens < 2:
-        parser.error("--rounds is at least 1, and --tokens at least 2")
+    if flags.rounds < 1 or flags.tokens < 2 or flags.disk < 0:
+        parser.error("--rounds is at least 1, --tokens at least 2, and --disk at least 0")
     flags.shown = [part for part in flags.parts if part != "tables"] or list(PARTS)
     flags.parts = [] if "tables" in flags.parts else flags.shown
     return flags
