@@ -22,9 +22,9 @@ def met(holds):
     return "met" if holds else "missed"
 
 
-def stays(row):
-    """Of the weights that this row's run could have read for every token."""
-    return f"{row['resident_blocks']} of {row['blocks']}"
+def stays(row, full):
+    """The share in memory of the weights that stream for every token with nothing resident."""
+    return percent(1 - row["streamed_bytes"] / full["streamed_bytes"]) if full else ""
 
 
 def beside_limit(row):
@@ -102,16 +102,16 @@ def budgets(kept):
             rows.append({"model": model, "budget": "nothing resident" if name == "0 %" else name, "paper: resident layers": f"{layers} of 32" if of_paper else "",
                          "iPad tokens/s": f"{ipad:.2f}" if of_paper else "", "iPhone tokens/s": f"{iphone:.2f}" if of_paper else "",
                          "iPad gain": percent(ipad / paper_figures.BUDGETS["0 %"][1] - 1, signed=True) if of_paper and layers else "", "memory GB": f"{memory:.2f}" if of_paper else "",
-                         "ours: resident blocks": stays(row), **beside_limit(row), "gain": gain()})
+                         "ours: resident": stays(row, full), **beside_limit(row), "gain": gain()})
     return rows
 
 
 def modes(kept):
-    rows = []
+    rows, full = [], kept.row(NINE, "0 %")
     for name, row in kept.named(NINE, paper_figures.MODES):
         layers, tps, memory = paper_figures.MODES[name]
         rows.append({"mode": name, "paper: resident layers": f"{layers} of 32", "paper: tokens/s": f"{tps:.2f}", "memory GB": f"{memory:.2f}",
-                     "ours: resident blocks": stays(row), **beside_limit(row), "killed": str(row["killed"])})
+                     "ours: resident": stays(row, full), **beside_limit(row), "killed": str(row["killed"])})
     return rows
 
 
