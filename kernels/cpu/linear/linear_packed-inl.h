@@ -389,24 +389,35 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
     const int64_t units = (m.cols - col) / U::kColumns;
     Line line;
     block.template Load<Code::kBits>(col, units, line);
-    if constexpr (U::kWord == 4 && kTokens <= kInterleavedTokens) {
-      // Two units of different groups side by side: the steps of one sum wait for each other.
-      const auto two = [&](int first, int second) __attribute__((always_inline)) {
+    if constexpr (kTokens <= kInterleavedTokens) {
+      // Two units of different groups side by side: the steps of one sum wait for each other. `second_x`: units
+      // from x to that of the second one.
+      const auto two = [&](int first, const Line& other, int second, int second_x) __attribute__((always_inline)) {
         __m512i words[2][4];
-        UnitWords(line, first, words[0]), UnitWords(line, second, words[1]);
+        UnitWords(line, first, words[0]), UnitWords(other, second, words[1]);
         LIME_UNROLL for (int s = 0; s < U::kSteps; ++s) {
           step(words[0], s, x + first * kUnitFloats, 0);
-          step(words[1], s, x + second * kUnitFloats, 1);
+          step(words[1], s, x + second_x * kUnitFloats, 1);
         }
       };
       if (units >= 4 && group_units <= 2) {
         if (group_units == 1) {
-          two(0, 1), finish(0), finish(1);
-          two(2, 3), finish(0), finish(1);
+          two(0, line, 1, 1), finish(0), finish(1);
+          two(2, line, 3, 3), finish(0), finish(1);
         } else {
-          two(0, 2), two(1, 3), finish(0), finish(1);
+          two(0, line, 2, 2), two(1, line, 3, 3), finish(0), finish(1);
         }
         x += 4 * kUnitFloats;
+        continue;
+      }
+      if (U::kWord == 2 && units >= 8 && group_units == 4) {
+        col += U::kLineColumns;
+        block.template PrefetchLine<Code::kBits>(col);
+        Line next;
+        block.template Load<Code::kBits>(col, 4, next);
+        two(0, next, 0, 4), two(1, next, 1, 5), two(2, next, 2, 6), two(3, next, 3, 7);
+        finish(0), finish(1);
+        x += 8 * kUnitFloats;
         continue;
       }
     }
