@@ -115,6 +115,7 @@ class Measurement {
       }
     }
     std::vector<double> unions;
+    unions.reserve(means.size());
     for (const Mean& mean : means) {
       // The union of more masks than a sequence has is not known. It is at least that of fewer.
       unions.push_back(std::max(mean.Get(), unions.empty() ? 0.0 : unions.back()));

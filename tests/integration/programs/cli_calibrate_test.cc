@@ -23,7 +23,7 @@ TEST(CliCalibrateTest, CopiesOfATrainedModelProveMostOfItsZeros) {
   const std::vector<std::string> call = {"calibrate", model.string(), "--text-file", text.string(), "--out", dir / "c.json"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), call.begin(), call.end());
-    const Answer answer = Call(more);
+    Answer answer = Call(more);
     EXPECT_EQ(answer.exit_code, 0) << answer.err;
     return answer;
   };
