@@ -55,8 +55,9 @@ TEST(CliCalibrateTest, CopiesOfClosestFriendsBringWhatIsThere) {
   LIME_SKIP_WITHOUT_SHARED(model);
   LIME_SKIP_WITHOUT_SHARED(text);
   TempDir dir;
-  const std::vector<std::string> call = {"calibrate", model.string(), "--text-file",    text.string(), "--out",    dir / "c.json",
-                                         "--decider", "dense",        "--coactivation", "--tokens",    "2048", "--masks", "5"};
+  const std::vector<std::string> call = {"calibrate", model.string(), "--text-file",    text.string(), "--out", dir / "c.json",
+                                         "--decider", "dense",        "--coactivation", "--tokens",    "2048",  "--masks",
+                                         "5"};
   std::vector<std::string> as_json = call;
   as_json.push_back("--json");
   const json layers = Call(as_json).Json()["layers"];
