@@ -32,6 +32,7 @@ keep embedding and head in memory, and with nothing resident LIME streams the he
 """
 import argparse
 import collections
+import contextlib
 import csv
 import functools
 import json
@@ -161,7 +162,8 @@ class PaperStreaming(Streaming):
         flags = ["--resident", 0] if mode == "full stream" else ["--memory-mode", mode]
         limit = self.scaled(paper_figures.MODES_GIB)
         before = self.disk_rate(self.path, self.disk)
-        with self.limited(self.megabytes, limit) as group:
+        read_bps = (cgroups.disk_of(self.out), int(self.megabytes * 1e6)) if self.megabytes else None
+        with cgroups.Group(read_bps=read_bps, memory=limit) as group:
             run = self.run(self.path, [*flags, "--profile", self.profile], BOOT_TOKENS + 4, group)
             use = group.memory_use()
         return {**self.figures(self.name, run, self.megabytes, before, self.disk_rate(self.path, self.disk)), "budget_bytes": limit, "group_peak_bytes": use["peak"], "killed": use["killed"]}
@@ -276,19 +278,19 @@ class PaperBench:
         self.kept["models"][model] = {"bytes": bytes_of(path), "layers": geometry.layers, "of_layers": geometry_of(model).layers, "published_bytes": expected_bytes(model)}
         self.say(f"{model}: {bytes_of(path) / GIB:.2f} GiB, {geometry.layers} layers")
         figures = self.kept["figures"].setdefault(model, {})
-        streaming, loading = None, Loading(self, path)
-        for row in rows:
-            if row in ("load", "first"):
-                figures[row] = getattr(loading, row)()
-            else:
-                if streaming is None:
-                    streaming = PaperStreaming(self, model, path, geometry)
-                    figures["baseline"] = streaming.measure_compute()
-                figures[row] = streaming.measured(row) if row != "baseline" or "100 %" in rows else figures[row]
-            self.keep()
-            self.say(f"  {row}: " + ", ".join(f"{key} {figures[row][key]:.4g}" for key in ("ms", "limit_ms", "ratio", "load_ms", "compute_layer_ms") if key in figures[row]))
-        if streaming:
-            streaming.close()
+        loading = Loading(self, path)
+        with contextlib.ExitStack() as ends:
+            streaming = None
+            for row in rows:
+                if row in ("load", "first"):
+                    figures[row] = getattr(loading, row)()
+                else:
+                    if streaming is None:
+                        streaming = ends.enter_context(contextlib.closing(PaperStreaming(self, model, path, geometry)))
+                        figures["baseline"] = streaming.measure_compute()
+                    figures[row] = streaming.measured(row) if row != "baseline" or "100 %" in rows else figures[row]
+                self.keep()
+                self.say(f"  {row}: " + ", ".join(f"{key} {figures[row][key]:.4g}" for key in ("ms", "limit_ms", "ratio", "load_ms", "compute_layer_ms") if key in figures[row]))
         if not self.flags.keep_models:
             self.models.remove(model)
 
