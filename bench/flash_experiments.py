@@ -17,7 +17,7 @@ those without a limit, and the page has both. While a limited disk is idle, the 
 faster than the limit for a moment; replayed rungs read all the time.
 
 The models of all experiments but the last one are planted (testbed/make_model/README.md), so figures of them are of reads, memory and time. Tokens are those of a
-text of random characters, from which copies of deciders and the order of neurons are learned, too. Every answer is kept in WORK_DIR, and only missing ones are
+text of random characters; copies of deciders and the order of neurons are learned from another such text. Every answer is kept in WORK_DIR, and only missing ones are
 measured; a model stays until its last experiment, then it is removed. The largest needs 12 GB of disk. Takes about an hour on two cores, most of it for
 calibrating and for the runs of the engine.
 """
@@ -38,6 +38,7 @@ from machine import machine
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT_CHARACTERS = 120_000
+LEARNED, MEASURED = 1, 2  # seeds of random texts
 FABLES = ("--grammar", ROOT / "testbed/train/fables.grammar", "--root", "scholar", "--seed", 8, "--count", 6000)  # another seed than those of training
 QUICK_WIDTH = 8  # widths are divided by so much
 HELD_OUT = 4     # one part in so many of a trained model's text
@@ -100,8 +101,8 @@ class FlashExperiments:
     def say(self, text):
         print(f"{time.monotonic() - self.began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
-    def run(self, command, answer=None, read_bps=None):
-        """What a program prints; kept if the answer has a name. Its messages go on to ours."""
+    def run(self, command, read_bps=None):
+        """What a program prints. Its messages go on to ours."""
         command = [str(word) for word in command]
         self.say(" ".join([pathlib.Path(command[0]).name, *command[1:]]))
         with cgroups.Group(read_bps=read_bps) as group:
@@ -109,11 +110,13 @@ class FlashExperiments:
             out, _ = process.communicate()
         if process.returncode != 0:
             raise subprocess.CalledProcessError(process.returncode, command)
-        if answer:
-            part = self.path_of(answer).with_suffix(".part")
-            part.write_text(out, encoding="utf-8")
-            part.replace(self.path_of(answer))
         return out
+
+    def keep(self, answer, out):
+        """Last of all that belongs to an experiment: what has an answer is not measured again."""
+        part = self.path_of(answer).with_suffix(".part")
+        part.write_text(out, encoding="utf-8")
+        part.replace(self.path_of(answer))
 
     def path_of(self, answer):
         return self.answers / f"{answer}.json"
@@ -129,11 +132,11 @@ class FlashExperiments:
 
     # ---- Planted models
 
-    def text(self):
+    def text(self, seed):
         """Random characters of one to four bytes, so that a byte-level tokenizer gives nearly all of its first 256 ids."""
-        path = self.folder / "random.txt"
+        path = self.folder / f"random-{seed}.txt"
         if not path.exists():
-            chosen = random.Random(1)
+            chosen = random.Random(seed)
             ranges = ((0x20, 0x7e), (0xa1, 0x7ff), (0x800, 0xd7ff), (0x10000, 0x10ffff))
             path.write_text("".join(chr(chosen.randint(*chosen.choice(ranges))) for _ in range(TEXT_CHARACTERS)), encoding="utf-8")
         return path
@@ -145,11 +148,11 @@ class FlashExperiments:
         if not (model / "config.json").exists():
             self.run([self.binaries / "make_model", "--out", model, *geometry.flags()])
         prepare = [self.lime, "prepare", model, "--out", store, "--bundles", "--json"]
-        if not (store / "lime_store.json").exists():
-            self.run(prepare)
-        if name in WITH_COPIES and self.missing(TOGETHER):
-            self.run([self.lime, "calibrate", store, "--text-file", self.text(), "--masks", 16, "--coactivation", "--json"], TOGETHER)
+        self.run(prepare)  # what is there stays
+        if name in WITH_COPIES and (self.missing(TOGETHER) or not (store / "calibration.frames").exists()):
+            out = self.run([self.lime, "calibrate", store, "--text-file", self.text(LEARNED), "--masks", 16, "--coactivation", "--json"])
             self.run(prepare)  # adds the copies of deciders
+            self.keep(TOGETHER, out)
         return model, store
 
     def ladder(self, experiment):
@@ -157,8 +160,10 @@ class FlashExperiments:
         model, store = self.store(ladder.geometry)
         weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
         quick = ["--tokens", 16, "--learn", 32, *([] if "--quick" in ladder.flags else ["--quick"])] if self.flags.quick else []
-        self.run([self.lime, "bench", "flash", "--model", store, "--memory", int(weights * ladder.share), "--text-file", self.text(), *ladder.flags, *quick, "--json"],
-                 self.answer_of(experiment, self.flags.disk), (cgroups.disk_of(self.folder), int(self.flags.disk * 1e6)) if self.flags.disk else None)
+        read_bps = (cgroups.disk_of(self.folder), int(self.flags.disk * 1e6)) if self.flags.disk else None
+        out = self.run([self.lime, "bench", "flash", "--model", store, "--memory", int(weights * ladder.share), "--text-file", self.text(MEASURED), *ladder.flags, *quick, "--json"],
+                       read_bps)
+        self.keep(self.answer_of(experiment, self.flags.disk), out)
 
     # ---- A trained model
 
@@ -174,10 +179,11 @@ class FlashExperiments:
         held_out.write_text(whole[cut:], encoding="utf-8")
         rank = json.loads((model / "config.json").read_text())["hidden_size"] // PREDICTOR_RANK_SHARE
         self.run([self.lime, "prepare", model, "--out", store, "--bundles", "--json"])
-        self.run([self.lime, "calibrate", store, "--text-file", learned, "--predictor", rank, "--coactivation", "--json"], self.answer_of(TRAINED, 0))
+        out = self.run([self.lime, "calibrate", store, "--text-file", learned, "--predictor", rank, "--coactivation", "--json"])
         if self.flags.trained:
             choices = pathlib.Path(__file__).with_name("choices.py")
             self.run([sys.executable, choices, self.binaries, store, held_out, "--out", self.path_of(f"choices-{model.name}")])
+        self.keep(self.answer_of(TRAINED, 0), out)
 
     # ---- All
 
@@ -240,6 +246,8 @@ def parse():
     flags = parser.parse_intermixed_args()  # experiments may follow flags
     if unknown := [name for name in flags.experiments if name not in EXPERIMENTS]:
         parser.error(f"{unknown[0]} is no experiment; there are {', '.join(EXPERIMENTS)}")
+    if not 0 <= flags.disk < 1e6:
+        parser.error("--disk is 0 to 1e6 MB/s")
     flags.experiments = flags.experiments or list(EXPERIMENTS)
     return flags
 
@@ -250,6 +258,9 @@ def main():
     experiments = FlashExperiments(flags)
     try:
         experiments.measure()
+    except KeyboardInterrupt:
+        print("bench/flash_experiments.py: interrupted; answers are kept, and the same command goes on from there", file=sys.stderr)
+        sys.exit(130)
     except cgroups.Unavailable as why:
         sys.exit(f"bench/flash_experiments.py: {why}")
     except subprocess.CalledProcessError as failed:
