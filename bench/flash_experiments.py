@@ -40,7 +40,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT_CHARACTERS = 120_000
 LEARNED, MEASURED = 1, 2  # seeds of random texts
 FABLES = ("--grammar", ROOT / "testbed/train/fables.grammar", "--root", "scholar", "--seed", 8, "--count", 6000)  # another seed than those of training
-QUICK_WIDTH = 8  # widths are divided by so much
+QUICK_WIDTH = 4  # widths are divided by so much
 HELD_OUT = 4     # one part in so many of a trained model's text
 
 
@@ -54,8 +54,8 @@ class Geometry:
     dtype: str
 
     def divided(self, factor):
-        return dataclasses.replace(self, layers=min(2, self.layers), hidden=self.hidden // factor, intermediate=self.intermediate // factor, vocab=self.vocab // factor,
-                                   heads=max(1, self.heads // factor))
+        """Narrower, with as many heads."""
+        return dataclasses.replace(self, layers=min(2, self.layers), hidden=self.hidden // factor, intermediate=self.intermediate // factor, vocab=self.vocab // factor)
 
     def flags(self):
         return ["--family", "opt", "--planted", "--layers", self.layers, "--hidden", self.hidden, "--heads", self.heads, "--intermediate", self.intermediate,
