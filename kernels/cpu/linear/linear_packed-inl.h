@@ -20,7 +20,8 @@ constexpr int64_t kBlockColumns = 512;
 constexpr int kPackedChunkFloats = kPlaneElements / 2 + 2;
 // With more tokens, the sums of one unit keep the CPU busy.
 constexpr int kInterleavedTokens = 4;
-constexpr int kScaleGroups = 8;  // groups whose scales are expanded at a time
+constexpr int kScaleGroups = 8;             // groups whose scales are expanded at a time
+constexpr int64_t kRowPrefetchBytes = 384;  // of a row, ahead of what is used
 
 // The GEMM keeps accumulators, scales and biases in ThreadScratch::lanes.
 static_assert(kMaxPanelRows * (kPackedTileTokens + 2 * kSumChunks) <= kMaxPanelRows * kMaxTileTokens * kChunk);
@@ -162,8 +163,11 @@ HWY_INLINE __m512i Weights(__m512i words, int i) {
       return _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(_mm_add_epi8(of, _mm_set1_epi32(b))));
     };
     const __m512i low = _mm512_castps_si512(_mm512_cvtepi32_ps(byte(i))), high = _mm512_castps_si512(_mm512_cvtepi32_ps(byte(i + 2)));
-    const __m128i upper = _mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15);
-    return _mm512_mask_shuffle_epi8(high, 0x3333333333333333, low, _mm512_broadcast_i32x4(upper));
+    // A shuffle that the compiler knows becomes one of two vectors: three instructions of some CPUs.
+    __m512i upper = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
+    __mmask64 lower = 0x3333333333333333;
+    asm("" : "+v"(upper), "+Yk"(lower));
+    return _mm512_mask_shuffle_epi8(high, lower, low, upper);
   } else {
     // The instructions use the low 5 or 6 bits of an index.
     const __m512i index = i == 0 ? words : _mm512_srli_epi32(words, i * Code::kBits);
@@ -253,14 +257,18 @@ class RowBlock {
     Expand(matrix_->biases, group, count, out + kBlockRows, stride);
   }
 
-  // Prefetches a line's part of the next block of rows, in the order of memory.
-  template <int kBits>
-  HWY_INLINE void PrefetchLine(int64_t col) const {
+  // Prefetches what rows [first, first + kRows) need kRowPrefetchBytes behind column `col`. At the end of the rows,
+  // that is the next block. Rows are prefetched one by one: in the order of memory, prefetches of the next block
+  // waited for memory and held up the loads.
+  template <int kBits, int kRows>
+  HWY_INLINE void PrefetchRows(int64_t col, int first) const {
     using U = Unit<kBits>;
-    const char* p = data_ + kBlockRows * (matrix_->RowBytes() + col / U::kColumns * U::kBytes);
-    LIME_UNROLL for (int b = 0; b < kBlockRows * U::kLineBytes; b += 64) __builtin_prefetch(p + b, 0, 2);
+    const int64_t row_bytes = matrix_->RowBytes();
+    int64_t at = col / U::kColumns * U::kBytes + kRowPrefetchBytes;
+    if (at >= row_bytes) at += (kBlockRows - 1) * row_bytes;
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) __builtin_prefetch(data_ + offsets_[first + r] + at, 0, 3);
   }
-  // The same for scales and biases.
+  // Prefetches scales and biases of the next block of rows, in the order of memory.
   template <class Code>
   HWY_INLINE void PrefetchScales(int64_t group) const {
     if constexpr (!Code::kBiased) return;  // few bytes
@@ -385,13 +393,13 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
       block.template PrefetchScales<Code>(group);
       block.template ExpandScales<Code>(group, std::min<int64_t>(kScaleGroups, groups - group), scales[0], 2 * kBlockRows);
     }
-    block.template PrefetchLine<Code::kBits>(col);
     const int64_t units = (m.cols - col) / U::kColumns;
     Line line;
     block.template Load<Code::kBits>(col, units, line);
     if constexpr (kTokens <= kInterleavedTokens) {
       // Two units of different groups side by side: the steps of one sum wait for each other. `second_x`: units
-      // from x to that of the second one.
+      // from x to that of the second one. Each call prefetches half of the rows of a line: all at once would hold up
+      // the loads.
       const auto two = [&](int first, const Line& other, int second, int second_x) __attribute__((always_inline)) {
         __m512i words[2][4];
         UnitWords(line, first, words[0]), UnitWords(other, second, words[1]);
@@ -400,27 +408,37 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
           step(words[1], s, x + second_x * kUnitFloats, 1);
         }
       };
+      const auto prefetch = [&](int64_t at, int half) __attribute__((always_inline)) {
+        block.template PrefetchRows<Code::kBits, kBlockRows / 2>(at, half * kBlockRows / 2);
+      };
       if (units >= 4 && group_units <= 2) {
+        prefetch(col, 0);
         if (group_units == 1) {
           two(0, line, 1, 1), finish(0), finish(1);
+          prefetch(col, 1);
           two(2, line, 3, 3), finish(0), finish(1);
         } else {
-          two(0, line, 2, 2), two(1, line, 3, 3), finish(0), finish(1);
+          two(0, line, 2, 2);
+          prefetch(col, 1);
+          two(1, line, 3, 3), finish(0), finish(1);
         }
         x += 4 * kUnitFloats;
         continue;
       }
       if (U::kWord == 2 && units >= 8 && group_units == 4) {
-        col += U::kLineColumns;
-        block.template PrefetchLine<Code::kBits>(col);
-        Line next;
-        block.template Load<Code::kBits>(col, 4, next);
-        two(0, next, 0, 4), two(1, next, 1, 5), two(2, next, 2, 6), two(3, next, 3, 7);
+        const int64_t other_col = col + U::kLineColumns;
+        Line other;
+        block.template Load<Code::kBits>(other_col, 4, other);
+        prefetch(col, 0), two(0, other, 0, 4);
+        prefetch(col, 1), two(1, other, 1, 5);
+        prefetch(other_col, 0), two(2, other, 2, 6);
+        prefetch(other_col, 1), two(3, other, 3, 7);
         finish(0), finish(1);
-        x += 8 * kUnitFloats;
+        col = other_col, x += 8 * kUnitFloats;
         continue;
       }
     }
+    block.template PrefetchRows<Code::kBits, kBlockRows>(col, 0);
     ForEachUnit(
         units, line, [&](const __m512i(&words)[4]) __attribute__((always_inline)) {
           LIME_UNROLL for (int s = 0; s < U::kSteps; ++s) step(words, s, x, 0);
