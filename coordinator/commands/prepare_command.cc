@@ -15,6 +15,8 @@
 #include "coordinator/planning/calibrations.h"
 #include "coordinator/reports/progress.h"
 #include "coordinator/reports/screen.h"
+#include "daemon/calibration/for_each_thread.h"
+#include "daemon/engine/process_memory.h"
 #include "daemon/machine/files.h"
 #include "daemon/stores/block_store.h"
 #include "daemon/stores/decider_frames.h"
@@ -133,6 +135,7 @@ absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& r
                                                     .bundles = flags.bundles,
                                                     .bundle_places = PlacesOf(calibration),
                                                     .decider_copies = copiers,
+                                                    .for_each = copiers.empty() ? InTurn : ForEachOnThreads(UsableCores()),
                                                     .first_bundles = write_copy,
                                                     .overwrite = flags.overwrite});
                         }));

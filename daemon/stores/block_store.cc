@@ -439,8 +439,10 @@ class Preparer {
       watcher.Report(done_ += bytes);
       return CheckCancelled(watcher);
     };
-    LIME_ASSIGN_OR_RETURN(const WrittenBundles written, WriteBundles(source_, spec_, layout, reader, disk_, Path(layout.name),
-                                                                     {.buffer_bytes = options_.bundle_buffer_bytes, .progress = progress}));
+    LIME_ASSIGN_OR_RETURN(
+        const WrittenBundles written,
+        WriteBundles(source_, spec_, layout, reader, disk_, Path(layout.name),
+                     {.buffer_bytes = options_.bundle_buffer_bytes, .progress = progress, .for_each = options_.for_each}));
     done_ = begin + layout.bytes;
     const bool is_first =
         written.file && std::ranges::all_of(*manifest_.bundles, [](const StoredBundles& layer) { return layer.why_not.has_value(); });

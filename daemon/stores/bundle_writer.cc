@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -265,6 +266,7 @@ class Writer {
     for (int64_t tile = begin; tile < end && !why_not_; tile += kTile) {
       const int64_t count = std::min(kTile, end - tile);
       Transpose(tile - begin, count, end - begin);
+      if (layout_.copier != nullptr) CopyRows(tile, count, tile - begin);
       for (int64_t j = 0; j < count; ++j) Encode(order_[static_cast<size_t>(tile + j)], tile + j - begin, end - begin, j);
       LIME_RETURN_IF_ERROR(Append(writer, std::span(bundles_).first(static_cast<size_t>(count * record_.stride))));
     }
@@ -341,7 +343,6 @@ class Writer {
       CheckRow(*tensor, parts.back());
       at += batch * row_bytes();
     }
-    if (layout_.copier != nullptr && !why_not_) CopyRow(neuron, parts.front());
     parts.push_back(std::span(columns_).subspan(static_cast<size_t>(in_tile) * bytes, bytes));
     CheckRow(*mlp_.down, parts.back());
     const auto num_parts = static_cast<size_t>(record_.parts);
@@ -350,18 +351,28 @@ class Writer {
                  std::span(sums_).subspan(static_cast<size_t>(neuron) * num_parts, num_parts));
   }
 
-  // Copies a row of the decider.
-  void CopyRow(int64_t neuron, std::span<const std::byte> row) {
+  // Copies the decider's rows of `count` places from `tile` on, the first of which is the `in_batch`th of the batch.
+  void CopyRows(int64_t tile, int64_t count, int64_t in_batch) {
+    std::atomic<bool> finite = true;
+    options_.for_each(count, [&](int64_t j) {
+      const auto row = std::span(rows_).subspan(static_cast<size_t>((in_batch + j) * row_bytes()), static_cast<size_t>(row_bytes()));
+      if (!CopyRow(order_[static_cast<size_t>(tile + j)], row)) finite = false;
+    });
+    if (!finite) why_not_ = NoBundles::kNotFinite;
+  }
+
+  // False if a weight is not finite.  Thread: any, of different neurons
+  bool CopyRow(int64_t neuron, std::span<const std::byte> row) {
     const DeciderShape& shape = layout_.decider.shape;
     const auto part = [neuron](auto& all, int64_t size) {
       return std::span(all).subspan(static_cast<size_t>(neuron * size), static_cast<size_t>(size));
     };
-    weights_.clear();
+    std::vector<float> weights;
+    weights.reserve(static_cast<size_t>(shape.cols));
     const DType dtype = mlp_.rows().front()->info.dtype;
-    for (int64_t at = 0; at < std::ssize(row); at += ElementBytes(dtype)) weights_.push_back(LoadFloat(dtype, row.data() + at));
-    const bool copied = layout_.copier->Copy(weights_, part(codes_, CodeRowBytes(shape.cols, shape.bits)), part(kept_, shape.directions),
-                                             copied_rows_[static_cast<size_t>(neuron)]);
-    if (!copied) why_not_ = NoBundles::kNotFinite;
+    for (int64_t at = 0; at < std::ssize(row); at += ElementBytes(dtype)) weights.push_back(LoadFloat(dtype, row.data() + at));
+    return layout_.copier->Copy(weights, part(codes_, CodeRowBytes(shape.cols, shape.bits)), part(kept_, shape.directions),
+                                copied_rows_[static_cast<size_t>(neuron)]);
   }
 
   absl::Status AppendTables(StoreFileWriter& writer) {
@@ -397,7 +408,6 @@ class Writer {
   double up_bias_ = 0, input_norm_ = 0;
   std::vector<std::byte> rows_, strips_, columns_, bundles_;
   std::vector<uint32_t> sums_;
-  std::vector<float> weights_;  // of one row
   std::vector<uint8_t> codes_;  // of the copy: DeciderPart
   std::vector<CopiedRow> copied_rows_;
   std::vector<int8_t> kept_;

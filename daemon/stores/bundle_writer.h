@@ -18,6 +18,7 @@
 #include "daemon/stores/source_reader.h"
 #include "daemon/weights/bundled_mlp.h"
 #include "planner/base/bytes.h"
+#include "planner/base/for_each.h"
 #include "planner/base/status.h"
 #include "planner/plan/model/model_spec.h"
 
@@ -57,6 +58,7 @@ struct WriteBundlesOptions {
   Bytes buffer_bytes = 64 * kMiB;
   // Called with the number of bytes that were written since its last call. An error ends the write.
   std::function<absl::Status(Bytes)> progress;
+  ForEach for_each = InTurn;  // shares the rows of a decider of which copies are made
 };
 
 // Reads the MLP and writes the file `path`, each neuron at its place. The MLP is read once, but if neurons

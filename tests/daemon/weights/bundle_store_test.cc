@@ -7,9 +7,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/formats/push_units.h"
@@ -359,8 +362,14 @@ class DeciderStoreTest : public BundleStoreTest {
  protected:
   static constexpr int64_t kCols = 64, kRows = 96;
 
+  // Each piece of work has a thread of its own.
+  static void OnThreads(int64_t count, const std::function<void(int64_t i)>& body) {
+    std::vector<std::jthread> threads;
+    for (int64_t i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+  }
+
   PrepareOptions WithCopies(int bits, int64_t directions = 3) {
-    PrepareOptions options{.bundles = true};
+    PrepareOptions options{.bundles = true, .for_each = OnThreads};
     InputFrame frame{.mean = std::vector<float>(kCols, 0.25f)};
     for (int64_t i = 0; i < directions * kCols; ++i) frame.directions.push_back(0.01f * static_cast<float>(i % 17 - 8));
     for (const int32_t layer : {0, 1}) {
