@@ -15,7 +15,25 @@ constexpr Bytes kPieceBytes = 4 * kMiB;  // as parts of blocks
 constexpr size_t kPiecesInFlight = 2;    // as streaming has them
 constexpr int kStreamChannels = 8;
 constexpr Bytes kStreamRead = 1 * kMiB;
-constexpr Bytes kMostBurstBytes = 64 * kMiB;
+
+struct Grid {
+  std::vector<Bytes> bytes;
+  std::vector<int64_t> reads;
+  Bytes most_bytes = 0;  // of a burst
+  int repeats = 0;
+};
+
+Grid PointsOf(BurstGrid grid) {
+  switch (grid) {
+    case BurstGrid::kWhole:
+      return {{4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB}, {8, 32, 128, 512, 2048}, 64 * kMiB, 9};
+    case BurstGrid::kBeside:
+      return {{8 * kKiB, 16 * kKiB, 32 * kKiB, 128 * kKiB}, {8, 32, 128, 512, 2048}, 16 * kMiB, 3};
+    case BurstGrid::kQuick:
+      break;
+  }
+  return {{4 * kKiB, 16 * kKiB}, {4, 16}, 64 * kMiB, 3};
+}
 
 std::vector<Extent> PiecesOf(std::span<const Extent> extents) {
   std::vector<Extent> pieces;
@@ -88,17 +106,14 @@ absl::StatusOr<BurstPoint> FlashDisk::MeasureBurst(int64_t reads, Bytes bytes, i
   return BurstPoint{.reads = reads, .bytes = bytes, .ms = Median(times)};
 }
 
-absl::StatusOr<std::vector<BurstPoint>> MeasureBursts(FlashDisk& disk, bool quick, uint64_t seed) {
+absl::StatusOr<std::vector<BurstPoint>> MeasureBursts(FlashDisk& disk, BurstGrid grid, uint64_t seed) {
   Random random(seed);
-  const std::vector<Bytes> sizes =
-      quick ? std::vector<Bytes>{4 * kKiB, 16 * kKiB} : std::vector<Bytes>{4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB};
-  const std::vector<int64_t> numbers = quick ? std::vector<int64_t>{4, 16} : std::vector<int64_t>{8, 32, 128, 512, 2048};
-  const int repeats = quick ? 3 : 9;
+  const Grid of = PointsOf(grid);
   std::vector<BurstPoint> points;
-  for (const Bytes bytes : sizes) {
-    for (const int64_t reads : numbers) {
-      if (reads * bytes > kMostBurstBytes) continue;
-      LIME_ASSIGN_OR_RETURN(points.emplace_back(), disk.MeasureBurst(reads, bytes, repeats, random));
+  for (const Bytes bytes : of.bytes) {
+    for (const int64_t reads : of.reads) {
+      if (reads * bytes > of.most_bytes) continue;
+      LIME_ASSIGN_OR_RETURN(points.emplace_back(), disk.MeasureBurst(reads, bytes, of.repeats, random));
     }
   }
   return points;

@@ -54,8 +54,13 @@ class FlashDisk {
   HugeBuffer memory_;  // of sequential reads; nobody looks at what it has
 };
 
-// Bursts of several sizes and numbers of reads, for FitBursts. `quick`: few, for tests.
-absl::StatusOr<std::vector<BurstPoint>> MeasureBursts(FlashDisk& disk, bool quick, uint64_t seed);
+// Bursts of several sizes and numbers of reads, for FitBursts.
+enum class BurstGrid : uint8_t {
+  kWhole,
+  kBeside,  // a second or less, beside what it predicts
+  kQuick,   // for tests
+};
+absl::StatusOr<std::vector<BurstPoint>> MeasureBursts(FlashDisk& disk, BurstGrid grid, uint64_t seed);
 
 // The rate of random reads by size and number in flight (Figure 2b).
 struct RatePoint {

@@ -19,6 +19,18 @@ namespace {
 constexpr int32_t kUnionMasks = 6;  // the paper's window of 5, and one more
 constexpr int kSequentialRuns = 3;
 
+absl::StatusOr<DiskCost> DiskNow(const FlashOptions& options, FlashDisk& bundles, FlashDisk& blocks, std::span<const Extent> mlps) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<BurstPoint> points,
+                        MeasureBursts(bundles, options.quick ? BurstGrid::kQuick : BurstGrid::kBeside, options.seed));
+  DiskCost cost;
+  LIME_ASSIGN_OR_RETURN(cost.burst, FitBursts(points));
+  LIME_ASSIGN_OR_RETURN(const double ms, blocks.Sequential(mlps));
+  Bytes bytes = 0;
+  for (const Extent& extent : mlps) bytes += extent.bytes;
+  cost.sequential_bytes_per_ms = static_cast<double>(bytes) / ms;
+  return cost;
+}
+
 // One run of the benchmark, over an open store.
 class FlashRun {
  public:
@@ -111,7 +123,7 @@ class FlashRun {
 
   absl::Status MeasureDisks() {
     LIME_RETURN_IF_ERROR(At("bursts of reads"));
-    LIME_ASSIGN_OR_RETURN(report_.bursts, MeasureBursts(*bundles_, options_.quick, options_.seed));
+    LIME_ASSIGN_OR_RETURN(report_.bursts, MeasureBursts(*bundles_, options_.quick ? BurstGrid::kQuick : BurstGrid::kWhole, options_.seed));
     LIME_ASSIGN_OR_RETURN(report_.burst, FitBursts(report_.bursts));
     report_.fit_error = MeanError(report_.bursts, report_.burst);
     std::vector<double> rates;
@@ -120,13 +132,15 @@ class FlashRun {
       rates.push_back(static_cast<double>(shape_.mlps) / ms / 1e6);
     }
     report_.sequential_gb_per_s = Median(rates);
-    if (!options_.rates) return absl::OkStatus();
-    LIME_RETURN_IF_ERROR(At("rates by size and depth"));
-    LIME_ASSIGN_OR_RETURN(report_.rates, MeasureRates(files_.bundle_paths(), options_.quick, options_.seed));
+    if (options_.rates) {
+      LIME_RETURN_IF_ERROR(At("rates by size and depth"));
+      LIME_ASSIGN_OR_RETURN(report_.rates, MeasureRates(files_.bundle_paths(), options_.quick, options_.seed));
+    }
+    LIME_ASSIGN_OR_RETURN(disk_, DiskNow(options_, *bundles_, *blocks_, files_.mlps()));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<MeasuredRung> MeasureRung(const RungRule& rule, Bytes budget, RowPlacement placement) const {
+  absl::StatusOr<MeasuredRung> MeasureRung(const RungRule& rule, Bytes budget, RowPlacement placement) {
     MeasuredRung rung{.rule = rule};
     LIME_ASSIGN_OR_RETURN(rung.memory, SplitMemory(shape_, budget, rule));
     const size_t all = masks_.front().active.size();
@@ -143,9 +157,10 @@ class FlashRun {
                                                            .placement = placement,
                                                            .warm = static_cast<size_t>(options_.learn),
                                                            .first = begin,
-                                                           .burst = report_.burst,
-                                                           .sequential_bytes_per_ms = report_.sequential_gb_per_s * 1e6}));
-    rung.figures = FiguresOf(counts);
+                                                           .burst = report_.burst}));
+    const DiskCost before = disk_;
+    LIME_ASSIGN_OR_RETURN(disk_, DiskNow(options_, *bundles_, *blocks_, files_.mlps()));
+    rung.figures = FiguresOf(counts, {before, disk_});
     return rung;
   }
 
@@ -188,6 +203,7 @@ class FlashRun {
   std::vector<const TokenMasks*> active_, unproven_, wanted_;  // by layer: of the rungs kExact and kCertified, and of the others
   std::vector<std::vector<int32_t>> active_paths_, paths_;
   std::unique_ptr<FlashDisk> bundles_, blocks_;
+  DiskCost disk_;  // before the next rung
   FlashReport report_;
 };
 
@@ -220,18 +236,24 @@ std::vector<int32_t> FlashIds(const FlashOptions& options, int64_t vocab_size) {
   return ids;
 }
 
-EngineRung EngineFigures(const EngineCounts& counts, const BurstCost& burst, double sequential_bytes_per_ms) {
+EngineRung EngineFigures(const EngineCounts& counts, const DiskBeside& disk) {
   LIME_CHECK(counts.steps > 0);
-  const auto steps = static_cast<double>(counts.steps), reads = static_cast<double>(counts.reads);
-  const auto each = [&](auto sum) { return static_cast<double>(sum) / steps; };
-  const double bursts = static_cast<double>(counts.visits) * burst.burst_ms + reads * burst.read_ms +
-                        static_cast<double>(counts.neuron_bytes) / burst.bytes_per_ms;
-  return {.read_mb = each(counts.streamed + counts.neuron_bytes) / 1e6,
-          .reads = each(counts.reads),
+  const auto each = [steps = static_cast<double>(counts.steps)](auto sum) { return static_cast<double>(sum) / steps; };
+  return {.read_mb = each(counts.load.streamed + counts.load.neurons) / 1e6,
+          .reads = each(counts.load.reads),
           .neurons = each(counts.neurons),
           .io_ms = each(counts.stream_ms + counts.neuron_ms),
-          .predicted_ms = each(bursts + static_cast<double>(counts.streamed) / sequential_bytes_per_ms),
+          .predicted_ms = each(disk.PredictedMs(counts.load)),
           .whole_ms = each(counts.whole_ms)};
+}
+
+absl::StatusOr<DiskCost> MeasureDisk(const FlashOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.store));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  LIME_ASSIGN_OR_RETURN(const FlashFiles files, FlashFiles::Open(checkpoint, spec));
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<FlashDisk> bundles, FlashDisk::Open(files.bundle_paths(), options.channels));
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<FlashDisk> blocks, FlashDisk::Open(checkpoint.FilePaths(), options.channels));
+  return DiskNow(options, *bundles, *blocks, files.mlps());
 }
 
 absl::StatusOr<FlashReport> RunFlash(const FlashOptions& options) {

@@ -72,12 +72,12 @@ struct EngineRung {
 // What the engine has done in `steps` steps.
 struct EngineCounts {
   int64_t steps = 0;
-  Bytes streamed = 0, neuron_bytes = 0;
-  int64_t visits = 0, neurons = 0, reads = 0;  // of sparse layers
-  double stream_ms = 0, neuron_ms = 0;         // while the disk worked for either
-  double whole_ms = 0;                         // all steps together
+  DiskLoad load;
+  int64_t neurons = 0;                  // that were read
+  double stream_ms = 0, neuron_ms = 0;  // while the disk worked for either
+  double whole_ms = 0;                  // all steps together
 };
-EngineRung EngineFigures(const EngineCounts& counts, const BurstCost& burst, double sequential_bytes_per_ms);
+EngineRung EngineFigures(const EngineCounts& counts, const DiskBeside& disk);
 
 struct FlashReport {
   std::string disk;  // how it was read
@@ -104,6 +104,9 @@ struct FlashReport {
 
 // As many ids as the options ask for. REQUIRES: CheckFlash
 std::vector<int32_t> FlashIds(const FlashOptions& options, int64_t vocab_size);
+
+// The disk of a store with bundles, as it is now, in about two seconds.
+absl::StatusOr<DiskCost> MeasureDisk(const FlashOptions& options);
 
 // Takes minutes with a large model. Cancelled soon after *cancelled is set.
 absl::StatusOr<FlashReport> RunFlash(const FlashOptions& options);

@@ -23,9 +23,16 @@ absl::StatusOr<MemorySplit> SplitMemory(const FlashShape& shape, Bytes budget, c
   return split;
 }
 
-RungFigures FiguresOf(const RungCounts& counts) {
+double PredictedMs(const DiskLoad& load, const DiskCost& cost) {
+  const BurstCost& burst = cost.burst;
+  return static_cast<double>(load.bursts) * burst.burst_ms + static_cast<double>(load.reads) * burst.read_ms +
+         static_cast<double>(load.neurons) / burst.bytes_per_ms + static_cast<double>(load.streamed) / cost.sequential_bytes_per_ms;
+}
+
+RungFigures FiguresOf(const RungCounts& counts, const DiskBeside& disk) {
   LIME_CHECK(counts.tokens > 0);
-  const auto tokens = static_cast<double>(counts.tokens), bytes = static_cast<double>(counts.bytes);
+  const auto tokens = static_cast<double>(counts.tokens), bytes = static_cast<double>(counts.load.neurons + counts.load.streamed);
+  const double predicted_ms = disk.PredictedMs(counts.load);
   const auto each = [&](auto sum) { return static_cast<double>(sum) / tokens; };
   return {.held_gb = static_cast<double>(counts.held) / 1e9,
           .read_mb = bytes / tokens / 1e6,
@@ -33,8 +40,8 @@ RungFigures FiguresOf(const RungCounts& counts) {
           .neurons = each(counts.neurons),
           .reads = each(counts.reads),
           .io_ms = each(counts.io_ms),
-          .predicted_ms = each(counts.predicted_ms),
-          .ratio = counts.predicted_ms > 0 ? counts.io_ms / counts.predicted_ms : 0,
+          .predicted_ms = each(predicted_ms),
+          .ratio = predicted_ms > 0 ? counts.io_ms / predicted_ms : 0,
           .manage_ms = each(counts.manage_ms),
           .moves = each(counts.moves)};
 }

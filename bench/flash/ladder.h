@@ -12,6 +12,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/demand/bundle_reads.h"
 
 namespace lime::flash {
 
@@ -99,17 +100,35 @@ absl::StatusOr<MemorySplit> SplitMemory(const FlashShape& shape, Bytes budget, c
 
 // ---- Figures
 
+// What the disk can do: bursts of reads, and ranges one after another.
+struct DiskCost {
+  BurstCost burst;
+  double sequential_bytes_per_ms = 0;
+};
+// What was asked of the disk.
+struct DiskLoad {
+  int64_t bursts = 0, reads = 0;  // of neurons
+  Bytes neurons = 0, streamed = 0;
+};
+double PredictedMs(const DiskLoad& load, const DiskCost& cost);
+// A disk of a shared machine is not the same for long, so it is measured before and after what it predicts.
+// The mean of both predictions.
+struct DiskBeside {
+  DiskCost before, after;
+
+  double PredictedMs(const DiskLoad& load) const { return (flash::PredictedMs(load, before) + flash::PredictedMs(load, after)) / 2; }
+};
+
 // Of the tokens that count, all together.
 struct RungCounts {
   int64_t tokens = 0;
   Bytes held = 0;       // memory
   int64_t neurons = 0;  // that were read
-  int64_t reads = 0;
-  Bytes bytes = 0;
-  double io_ms = 0;         // while any read was under way
-  double predicted_ms = 0;  // of the same reads
-  double manage_ms = 0;     // which neurons leave and come, and the copies of rows
-  int64_t moves = 0;        // rows that were copied
+  int64_t reads = 0;    // of the streamed bytes, too
+  DiskLoad load;
+  double io_ms = 0;      // while any read was under way
+  double manage_ms = 0;  // which neurons leave and come, and the copies of rows
+  int64_t moves = 0;     // rows that were copied
 };
 
 // Of a token.
@@ -120,7 +139,7 @@ struct RungFigures {
   double manage_ms = 0, moves = 0;
 };
 // REQUIRES: at least one token
-RungFigures FiguresOf(const RungCounts& counts);
+RungFigures FiguresOf(const RungCounts& counts, const DiskBeside& disk);
 
 // A whole token, if computing takes so long. Weights that are read whole come while others are
 // computed, so the longer of the two counts. Neurons are known only when their layer is computed,

@@ -78,9 +78,8 @@ class Replayer {
       bytes += extent.bytes;
       counts_.reads += (extent.bytes + kLongestRead - 1) / kLongestRead;
     }
-    counts_.bytes += bytes;
+    counts_.load.streamed += bytes;
     counts_.io_ms += ms;
-    counts_.predicted_ms += static_cast<double>(bytes) / options_.sequential_bytes_per_ms;
     return absl::OkStatus();
   }
 
@@ -117,15 +116,13 @@ class Replayer {
       BundleReads(layer, loads);
     else
       RowReads(layer, loads);
-    Bytes bytes = 0;
-    for (const FlashDisk::Read& read : reads_) bytes += read.extent.bytes;
     LIME_ASSIGN_OR_RETURN(const double ms, disks_.bundles.Burst(reads_));
-    const auto reads = static_cast<double>(reads_.size());
     counts_.neurons += std::ssize(loads);
     counts_.reads += std::ssize(reads_);
-    counts_.bytes += bytes;
+    ++counts_.load.bursts;
+    counts_.load.reads += std::ssize(reads_);
+    for (const FlashDisk::Read& read : reads_) counts_.load.neurons += read.extent.bytes;
     counts_.io_ms += ms;
-    counts_.predicted_ms += options_.burst.MsOf(reads, static_cast<double>(bytes) / reads);
     return absl::OkStatus();
   }
 

@@ -63,8 +63,7 @@ struct ReplayOptions {
   int32_t masks = 1;  // of the window
   RowPlacement placement = RowPlacement::kStable;
   size_t warm = 0, first = 0;  // tokens from `warm` on fill the window; those from `first` on are read
-  BurstCost burst;             // for predictions, and for the gaps that are worth reading
-  double sequential_bytes_per_ms = 0;
+  BurstCost burst;             // for the gaps that are worth reading
 };
 
 // `masks` and `paths` have an entry for each layer of the files. `paths`: by neuron, its place on

@@ -92,7 +92,8 @@ class EngineRuns {
     flags.memory = wish.limited ? absl::StrCat(Memory()) : "";
     flags.window = options_.window;
     EngineRung rung{.name = wish.name, .memory = wish.limited ? Memory() : 0};
-    absl::StatusOr<EngineRung> measured = Measure(flags, wish);
+    LIME_ASSIGN_OR_RETURN(const flash::DiskCost before, flash::MeasureDisk(options_));
+    absl::StatusOr<EngineRung> measured = Measure(flags, wish, before);
     if (measured.ok()) {
       measured->name = rung.name, measured->memory = rung.memory;
       return measured;
@@ -106,7 +107,7 @@ class EngineRuns {
   Bytes Memory() const { return options_.memory > 0 ? options_.memory : report_.shape.weights / 2; }
 
  private:
-  absl::StatusOr<EngineRung> Measure(const ModelFlags& flags, const EngineWish& wish) {
+  absl::StatusOr<EngineRung> Measure(const ModelFlags& flags, const EngineWish& wish, const flash::DiskCost& before_disk) {
     const int64_t first = kEnginePrompt + wish.warm, context = first + wish.steps;
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(flags, {.context = context,
                                                                                                   .expected_positions = context,
@@ -123,16 +124,17 @@ class EngineRuns {
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     const DeviceStatistics after = session->statistics();
     const Bytes neurons = after.neuron_bytes - before.neuron_bytes;
+    LIME_ASSIGN_OR_RETURN(const flash::DiskCost after_disk, flash::MeasureDisk(options_));
     return flash::EngineFigures({.steps = wish.steps,
-                                 .streamed = after.bytes_read - before.bytes_read - neurons,
-                                 .neuron_bytes = neurons,
-                                 .visits = after.neuron_visits - before.neuron_visits,
+                                 .load = {.bursts = after.neuron_visits - before.neuron_visits,
+                                          .reads = after.neuron_reads - before.neuron_reads,
+                                          .neurons = neurons,
+                                          .streamed = after.bytes_read - before.bytes_read - neurons},
                                  .neurons = after.neurons_loaded - before.neurons_loaded,
-                                 .reads = after.neuron_reads - before.neuron_reads,
                                  .stream_ms = after.disk_ms - before.disk_ms,
                                  .neuron_ms = after.neuron_io_ms - before.neuron_io_ms,
                                  .whole_ms = ms},
-                                report_.burst, report_.sequential_gb_per_s * 1e6);
+                                {before_disk, after_disk});
   }
 
   absl::Status Step(SingleSteps& steps, int64_t first, int64_t rows) {

@@ -1,5 +1,7 @@
 #include "daemon/profile/measure_bursts.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -52,8 +54,12 @@ absl::StatusOr<double> BurstMeter::Measure(int64_t reads, Bytes bytes, Random& r
   const double begin = SteadyMs();
   for (int64_t read = 0; read < reads; ++read) {
     if (place_ + bytes > memory_.bytes()) place_ = 0;
-    reader_.StartRead({static_cast<int>(file), offsets(pages) * kPage, bytes}, memory_.data() + std::exchange(place_, place_ + bytes),
-                      awaited.Add());
+    std::byte* const memory = memory_.data() + std::exchange(place_, place_ + bytes);
+    reader_.StartRead({static_cast<int>(file), offsets(pages) * kPage, bytes}, memory,
+                      [this, memory, bytes, done = awaited.Add()](const absl::Status& status) {
+                        if (status.ok()) sums_.fetch_xor(XXH3_64bits(memory, static_cast<size_t>(bytes)), std::memory_order_relaxed);
+                        done(status);
+                      });
   }
   LIME_RETURN_IF_ERROR(awaited.Await());
   return SteadyMs() - begin;

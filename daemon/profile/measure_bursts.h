@@ -29,7 +29,8 @@ class BurstMeter {
       : reader_(reader), sizes_(std::move(sizes)), spread_(spread) {}
 
   // Milliseconds of a burst of so many reads of so many bytes, at random offsets of 4 KiB over the whole
-  // of a file. Large files are chosen more often.  REQUIRES: `bytes` is a multiple of 4 KiB
+  // of a file, and of a checksum of each, as records of neurons have it. Large files are chosen more often.
+  // REQUIRES: `bytes` is a multiple of 4 KiB
   // InvalidArgument if no file has as many bytes; ResourceExhausted without memory for the reads.
   absl::StatusOr<double> Measure(int64_t reads, Bytes bytes, Random& random);
 
@@ -37,8 +38,9 @@ class BurstMeter {
   BlockReader& reader_;
   const std::vector<Bytes> sizes_;
   const Bytes spread_;
-  HugeBuffer memory_;  // nobody looks at what it has
-  Bytes place_ = 0;    // of the next read, in turn
+  HugeBuffer memory_;
+  Bytes place_ = 0;                 // of the next read, in turn
+  std::atomic<uint64_t> sums_ = 0;  // all checksums: nobody needs them, but they must be computed
 };
 
 inline constexpr Bytes kLeastBurstMemory = 8 * kMiB;

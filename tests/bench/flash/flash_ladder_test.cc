@@ -42,15 +42,18 @@ TEST(SplitMemoryTest, RowsAreAtMostAllNeurons) {
 }
 
 TEST(FiguresTest, AreThoseOfOneToken) {
+  // 1 + 1.6 + 1 + 3 ms, and 1 + 1.6 + 1 + 5.8 ms
+  const DiskCost before{.burst = {.burst_ms = 0.1, .read_ms = 0.1, .bytes_per_ms = 2e6}, .sequential_bytes_per_ms = 2e6};
+  const DiskCost after{.burst = before.burst, .sequential_bytes_per_ms = 6e6 / 5.8};
   const RungFigures figures = FiguresOf({.tokens = 4,
                                          .held = 2'000'000'000,
                                          .neurons = 40,
                                          .reads = 20,
-                                         .bytes = 8'000'000,
+                                         .load = {.bursts = 10, .reads = 16, .neurons = 2'000'000, .streamed = 6'000'000},
                                          .io_ms = 16,
-                                         .predicted_ms = 8,
                                          .manage_ms = 1,
-                                         .moves = 2});
+                                         .moves = 2},
+                                        {before, after});
   EXPECT_DOUBLE_EQ(figures.held_gb, 2);
   EXPECT_DOUBLE_EQ(figures.read_mb, 2);
   EXPECT_DOUBLE_EQ(figures.gb_per_s, 0.5);
@@ -71,17 +74,14 @@ TEST(FiguresTest, ComputingHidesWeightsThatAreReadWholeAndAddsToNeurons) {
 }
 
 TEST(FiguresTest, TheEngineIsPredictedByItsBurstsAndItsStream) {
-  const BurstCost burst{.burst_ms = 0.1, .read_ms = 0.01, .bytes_per_ms = 1e6};
+  const DiskCost disk{.burst = {.burst_ms = 0.1, .read_ms = 0.01, .bytes_per_ms = 1e6}, .sequential_bytes_per_ms = 2e6};
   const EngineRung rung = EngineFigures({.steps = 2,
-                                         .streamed = 4'000'000,
-                                         .neuron_bytes = 2'000'000,
-                                         .visits = 8,
+                                         .load = {.bursts = 8, .reads = 60, .neurons = 2'000'000, .streamed = 4'000'000},
                                          .neurons = 100,
-                                         .reads = 60,
                                          .stream_ms = 6,
                                          .neuron_ms = 4,
                                          .whole_ms = 30},
-                                        burst, 2e6);
+                                        {disk, disk});
   EXPECT_DOUBLE_EQ(rung.read_mb, 3);
   EXPECT_DOUBLE_EQ(rung.reads, 30);
   EXPECT_DOUBLE_EQ(rung.neurons, 50);
