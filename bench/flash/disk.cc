@@ -46,7 +46,7 @@ std::vector<Extent> PiecesOf(std::span<const Extent> extents) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FlashDisk>> FlashDisk::Open(std::vector<std::string> paths, int channels) {
+absl::StatusOr<std::unique_ptr<FlashDisk>> FlashDisk::Open(const std::vector<std::string>& paths, int channels) {
   LIME_ASSIGN_OR_RETURN(std::vector<Bytes> sizes, FileSizes(paths));
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> many, OpenBlockDevice(paths, {.channels = channels}));
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> few, OpenBlockDevice(paths, {.channels = kStreamChannels}));

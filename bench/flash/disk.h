@@ -22,7 +22,7 @@ namespace lime::flash {
 class FlashDisk {
  public:
   // Some files of one disk, and so many reads in flight.
-  static absl::StatusOr<std::unique_ptr<FlashDisk>> Open(std::vector<std::string> paths, int channels);
+  static absl::StatusOr<std::unique_ptr<FlashDisk>> Open(const std::vector<std::string>& paths, int channels);
 
   // A read of a range into one place, or into several.
   struct Read {

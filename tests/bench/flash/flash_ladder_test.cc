@@ -9,7 +9,6 @@
 namespace lime::flash {
 namespace {
 
-using ::testing::HasSubstr;
 
 // 2 layers of 100 neurons; 400 bytes of attention and embedding, 600 of MLPs.
 constexpr FlashShape kShape = {
