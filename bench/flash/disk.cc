@@ -98,10 +98,10 @@ absl::StatusOr<double> FlashDisk::Sequential(std::span<const Extent> extents) {
   return SteadyMs() - begin;
 }
 
-absl::StatusOr<BurstPoint> FlashDisk::MeasureBurst(int64_t reads, Bytes bytes, int repeats, Random& random) {
+absl::StatusOr<BurstPoint> FlashDisk::MeasureBurst(int64_t reads, Bytes bytes, bool checksums, int repeats, Random& random) {
   std::vector<double> times;
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    LIME_ASSIGN_OR_RETURN(times.emplace_back(), meter_.Measure(reads, bytes, random));
+    LIME_ASSIGN_OR_RETURN(times.emplace_back(), meter_.Measure(reads, bytes, checksums, random));
   }
   return BurstPoint{.reads = reads, .bytes = bytes, .ms = Median(times)};
 }
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<BurstPoint>> MeasureBursts(FlashDisk& disk, BurstGrid
   for (const Bytes bytes : of.bytes) {
     for (const int64_t reads : of.reads) {
       if (reads * bytes > of.most_bytes) continue;
-      LIME_ASSIGN_OR_RETURN(points.emplace_back(), disk.MeasureBurst(reads, bytes, of.repeats, random));
+      LIME_ASSIGN_OR_RETURN(points.emplace_back(), disk.MeasureBurst(reads, bytes, /*checksums=*/true, of.repeats, random));
     }
   }
   return points;
@@ -131,7 +131,7 @@ absl::StatusOr<std::vector<RatePoint>> MeasureRates(const std::vector<std::strin
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<FlashDisk> disk, FlashDisk::Open(paths, depth));
     for (const Bytes bytes : sizes) {
       const int64_t reads = std::clamp<int64_t>(in_burst / bytes, 16, depth == 1 ? 256 : 2048);
-      LIME_ASSIGN_OR_RETURN(const BurstPoint point, disk->MeasureBurst(reads, bytes, quick ? 1 : 5, random));
+      LIME_ASSIGN_OR_RETURN(const BurstPoint point, disk->MeasureBurst(reads, bytes, /*checksums=*/false, quick ? 1 : 5, random));
       points.push_back({bytes, depth, static_cast<double>(reads * bytes) / point.ms / 1e6});
     }
   }

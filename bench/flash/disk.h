@@ -38,7 +38,7 @@ class FlashDisk {
   absl::StatusOr<double> Sequential(std::span<const Extent> extents);
 
   // Of several bursts (BurstMeter::Measure), the median.
-  absl::StatusOr<BurstPoint> MeasureBurst(int64_t reads, Bytes bytes, int repeats, Random& random);
+  absl::StatusOr<BurstPoint> MeasureBurst(int64_t reads, Bytes bytes, bool checksums, int repeats, Random& random);
 
   Bytes bytes_read() const { return bursts_->bytes_read() + sequential_->bytes_read(); }
   std::string Describe() const { return bursts_->device().Describe(); }
@@ -54,7 +54,7 @@ class FlashDisk {
   HugeBuffer memory_;  // of sequential reads; nobody looks at what it has
 };
 
-// Bursts of several sizes and numbers of reads, for FitBursts.
+// Bursts of several sizes and numbers of reads, with checksums, for FitBursts.
 enum class BurstGrid : uint8_t {
   kWhole,
   kBeside,  // a second or less, beside what it predicts

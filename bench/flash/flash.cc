@@ -17,16 +17,26 @@ namespace lime::flash {
 namespace {
 
 constexpr int32_t kUnionMasks = 6;  // the paper's window of 5, and one more
+constexpr int kFirstCall = 1000;    // of MeasureDisk, behind those of a run
 constexpr int kSequentialRuns = 3;
+constexpr Bytes kSequentialBytes = 1 * kGiB;  // of a measurement beside a rung
 
-absl::StatusOr<DiskCost> DiskNow(const FlashOptions& options, FlashDisk& bundles, FlashDisk& blocks, std::span<const Extent> mlps) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<BurstPoint> points,
-                        MeasureBursts(bundles, options.quick ? BurstGrid::kQuick : BurstGrid::kBeside, options.seed));
+// The `call`th measurement, of offsets of its own: a disk may have those of an earlier one in a cache.
+absl::StatusOr<DiskCost> DiskNow(const FlashOptions& options, const FlashDisks& disks, std::span<const Extent> mlps, int call) {
+  if (options.cancelled != nullptr && options.cancelled->load()) return absl::CancelledError("interrupted");
+  LIME_ASSIGN_OR_RETURN(
+      const std::vector<BurstPoint> points,
+      MeasureBursts(disks.bundles, options.quick ? BurstGrid::kQuick : BurstGrid::kBeside, options.seed + 1 + static_cast<uint64_t>(call)));
   DiskCost cost;
   LIME_ASSIGN_OR_RETURN(cost.burst, FitBursts(points));
-  LIME_ASSIGN_OR_RETURN(const double ms, blocks.Sequential(mlps));
-  Bytes bytes = 0;
-  for (const Extent& extent : mlps) bytes += extent.bytes;
+  std::vector<Extent> extents;
+  Bytes left = kSequentialBytes, bytes = 0;
+  for (const Extent& extent : mlps) {
+    if (left <= 0) break;
+    extents.push_back({extent.file, extent.offset, std::min(extent.bytes, left)});
+    left -= extents.back().bytes, bytes += extents.back().bytes;
+  }
+  LIME_ASSIGN_OR_RETURN(const double ms, disks.blocks.Sequential(extents));
   cost.sequential_bytes_per_ms = static_cast<double>(bytes) / ms;
   return cost;
 }
@@ -136,7 +146,11 @@ class FlashRun {
       LIME_RETURN_IF_ERROR(At("rates by size and depth"));
       LIME_ASSIGN_OR_RETURN(report_.rates, MeasureRates(files_.bundle_paths(), options_.quick, options_.seed));
     }
-    LIME_ASSIGN_OR_RETURN(disk_, DiskNow(options_, *bundles_, *blocks_, files_.mlps()));
+    return MeasureNow();
+  }
+
+  absl::Status MeasureNow() {
+    LIME_ASSIGN_OR_RETURN(disk_, DiskNow(options_, {*bundles_, *blocks_}, files_.mlps(), disks_measured_++));
     return absl::OkStatus();
   }
 
@@ -159,7 +173,7 @@ class FlashRun {
                                                            .first = begin,
                                                            .burst = report_.burst}));
     const DiskCost before = disk_;
-    LIME_ASSIGN_OR_RETURN(disk_, DiskNow(options_, *bundles_, *blocks_, files_.mlps()));
+    LIME_RETURN_IF_ERROR(MeasureNow());
     rung.figures = FiguresOf(counts, {before, disk_});
     return rung;
   }
@@ -204,6 +218,7 @@ class FlashRun {
   std::vector<std::vector<int32_t>> active_paths_, paths_;
   std::unique_ptr<FlashDisk> bundles_, blocks_;
   DiskCost disk_;  // before the next rung
+  int disks_measured_ = 0;
   FlashReport report_;
 };
 
@@ -247,13 +262,13 @@ EngineRung EngineFigures(const EngineCounts& counts, const DiskBeside& disk) {
           .whole_ms = each(counts.whole_ms)};
 }
 
-absl::StatusOr<DiskCost> MeasureDisk(const FlashOptions& options) {
+absl::StatusOr<DiskCost> MeasureDisk(const FlashOptions& options, int call) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.store));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_ASSIGN_OR_RETURN(const FlashFiles files, FlashFiles::Open(checkpoint, spec));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<FlashDisk> bundles, FlashDisk::Open(files.bundle_paths(), options.channels));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<FlashDisk> blocks, FlashDisk::Open(checkpoint.FilePaths(), options.channels));
-  return DiskNow(options, *bundles, *blocks, files.mlps());
+  return DiskNow(options, {*bundles, *blocks}, files.mlps(), kFirstCall + call);
 }
 
 absl::StatusOr<FlashReport> RunFlash(const FlashOptions& options) {

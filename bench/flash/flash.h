@@ -105,8 +105,9 @@ struct FlashReport {
 // As many ids as the options ask for. REQUIRES: CheckFlash
 std::vector<int32_t> FlashIds(const FlashOptions& options, int64_t vocab_size);
 
-// The disk of a store with bundles, as it is now, in about two seconds.
-absl::StatusOr<DiskCost> MeasureDisk(const FlashOptions& options);
+// The disk of a store with bundles, as it is now: bursts, and at most 1 GiB one after another. `call`: another
+// number for each call, for other offsets.
+absl::StatusOr<DiskCost> MeasureDisk(const FlashOptions& options, int call);
 
 // Takes minutes with a large model. Cancelled soon after *cancelled is set.
 absl::StatusOr<FlashReport> RunFlash(const FlashOptions& options);

@@ -1,5 +1,7 @@
 #include "bench/flash/replay.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -126,15 +128,19 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  // As if the file had one matrix after another, row by row.
+  // As if the file had one matrix after another, row by row. A file has no checksums of these rows, but one would
+  // be computed of each.
   void RowReads(size_t layer, std::span<const NeuronWindow::Load> loads) {
     const LayerBundles& bundles = files_.layers()[layer];
     for (const NeuronWindow::Load& load : loads) {
       for (int part = 0; part < layout_.parts; ++part) {
         const int64_t row = int64_t{part} * bundles.shape().neurons + load.neuron;
         const EnclosingRange range = Enclosing(bundles.begin() + row * layout_.part_bytes, layout_.part_bytes);
-        reads_.push_back(
-            {.extent = {static_cast<int>(layer), range.offset, range.bytes}, .memory = RowOf(layer, load.row) + part * part_slot_});
+        std::byte* const memory = RowOf(layer, load.row) + part * part_slot_;
+        reads_.push_back({.extent = {static_cast<int>(layer), range.offset, range.bytes}, .memory = memory, .check = [this, memory] {
+                            sum_ ^= XXH3_64bits(memory, static_cast<size_t>(layout_.part_bytes));
+                            return absl::OkStatus();
+                          }});
       }
     }
   }
@@ -189,6 +195,7 @@ class Replayer {
   std::vector<BundleSlot> wanted_;
   ScatteredReads scattered_;
   std::vector<FlashDisk::Read> reads_;
+  uint64_t sum_ = 0;  // of checksums that nobody compares.  Thread: the disk's, one
   RungCounts counts_;
 };
 

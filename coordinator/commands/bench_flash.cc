@@ -92,22 +92,25 @@ class EngineRuns {
     flags.memory = wish.limited ? absl::StrCat(Memory()) : "";
     flags.window = options_.window;
     EngineRung rung{.name = wish.name, .memory = wish.limited ? Memory() : 0};
-    LIME_ASSIGN_OR_RETURN(const flash::DiskCost before, flash::MeasureDisk(options_));
-    absl::StatusOr<EngineRung> measured = Measure(flags, wish, before);
-    if (measured.ok()) {
-      measured->name = rung.name, measured->memory = rung.memory;
-      return measured;
-    }
+    LIME_ASSIGN_OR_RETURN(const flash::DiskCost before, flash::MeasureDisk(options_, disks_measured_++));
+    const absl::StatusOr<flash::EngineCounts> counts = Measure(flags, wish);
     // Less memory than a plan needs is a result, too.
-    if (!absl::IsResourceExhausted(measured.status())) return measured.status();
-    rung.why_not = std::string(measured.status().message());
-    return rung;
+    if (absl::IsResourceExhausted(counts.status())) {
+      rung.why_not = std::string(counts.status().message());
+      return rung;
+    }
+    LIME_RETURN_IF_ERROR(counts.status());
+    // The engine has ended: one that streams reads ahead for a next step.
+    LIME_ASSIGN_OR_RETURN(const flash::DiskCost after, flash::MeasureDisk(options_, disks_measured_++));
+    EngineRung measured = flash::EngineFigures(*counts, {before, after});
+    measured.name = rung.name, measured.memory = rung.memory;
+    return measured;
   }
 
   Bytes Memory() const { return options_.memory > 0 ? options_.memory : report_.shape.weights / 2; }
 
  private:
-  absl::StatusOr<EngineRung> Measure(const ModelFlags& flags, const EngineWish& wish, const flash::DiskCost& before_disk) {
+  absl::StatusOr<flash::EngineCounts> Measure(const ModelFlags& flags, const EngineWish& wish) {
     const int64_t first = kEnginePrompt + wish.warm, context = first + wish.steps;
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(flags, {.context = context,
                                                                                                   .expected_positions = context,
@@ -124,17 +127,15 @@ class EngineRuns {
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     const DeviceStatistics after = session->statistics();
     const Bytes neurons = after.neuron_bytes - before.neuron_bytes;
-    LIME_ASSIGN_OR_RETURN(const flash::DiskCost after_disk, flash::MeasureDisk(options_));
-    return flash::EngineFigures({.steps = wish.steps,
-                                 .load = {.bursts = after.neuron_visits - before.neuron_visits,
-                                          .reads = after.neuron_reads - before.neuron_reads,
-                                          .neurons = neurons,
-                                          .streamed = after.bytes_read - before.bytes_read - neurons},
-                                 .neurons = after.neurons_loaded - before.neurons_loaded,
-                                 .stream_ms = after.disk_ms - before.disk_ms,
-                                 .neuron_ms = after.neuron_io_ms - before.neuron_io_ms,
-                                 .whole_ms = ms},
-                                {before_disk, after_disk});
+    return flash::EngineCounts{.steps = wish.steps,
+                               .load = {.bursts = after.neuron_visits - before.neuron_visits,
+                                        .reads = after.neuron_reads - before.neuron_reads,
+                                        .neurons = neurons,
+                                        .streamed = after.bytes_read - before.bytes_read - neurons},
+                               .neurons = after.neurons_loaded - before.neurons_loaded,
+                               .stream_ms = after.disk_ms - before.disk_ms,
+                               .neuron_ms = after.neuron_io_ms - before.neuron_io_ms,
+                               .whole_ms = ms};
   }
 
   absl::Status Step(SingleSteps& steps, int64_t first, int64_t rows) {
@@ -149,6 +150,7 @@ class EngineRuns {
   const FlashOptions& options_;
   const FlashReport& report_;
   const std::vector<int32_t> ids_;
+  int disks_measured_ = 0;
 };
 
 // Steps of the engine: weights that stream as a whole, then sparse MLPs. The last run, which has

@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<Bytes>> FileSizes(const std::vector<std::string>& pat
   return sizes;
 }
 
-absl::StatusOr<double> BurstMeter::Measure(int64_t reads, Bytes bytes, Random& random) {
+absl::StatusOr<double> BurstMeter::Measure(int64_t reads, Bytes bytes, bool checksums, Random& random) {
   std::vector<int64_t> ends;  // of the offsets of each file, among those of all
   for (const Bytes size : sizes_) ends.push_back((ends.empty() ? 0 : ends.back()) + (size < bytes ? 0 : (size - bytes) / kPage + 1));
   if (ends.empty() || ends.back() == 0) return Invalid("bursts: no file has ", bytes, " bytes; make a larger model");
@@ -50,14 +50,16 @@ absl::StatusOr<double> BurstMeter::Measure(int64_t reads, Bytes bytes, Random& r
   if (memory_.bytes() < bytes) {
     LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::AllocatePresent(std::max(spread_, bytes)));
   }
+  if (place_ + reads * bytes > memory_.bytes()) place_ = 0;  // reads of one burst share memory only if they must
   AwaitedReads awaited;
   const double begin = SteadyMs();
   for (int64_t read = 0; read < reads; ++read) {
     if (place_ + bytes > memory_.bytes()) place_ = 0;
     std::byte* const memory = memory_.data() + std::exchange(place_, place_ + bytes);
     reader_.StartRead({static_cast<int>(file), offsets(pages) * kPage, bytes}, memory,
-                      [this, memory, bytes, done = awaited.Add()](const absl::Status& status) {
-                        if (status.ok()) sums_.fetch_xor(XXH3_64bits(memory, static_cast<size_t>(bytes)), std::memory_order_relaxed);
+                      [this, memory, bytes, checksums, done = awaited.Add()](const absl::Status& status) {
+                        if (checksums && status.ok())
+                          sums_.fetch_xor(XXH3_64bits(memory, static_cast<size_t>(bytes)), std::memory_order_relaxed);
                         done(status);
                       });
   }
@@ -83,7 +85,7 @@ absl::StatusOr<std::optional<BurstCost>> MeasureBursts(const std::vector<std::st
   for (int round = 0; round < kMostRounds && !over; ++round) {
     for (size_t i = 0; i < kinds.size() && !over; ++i) {
       if (options.cancelled != nullptr && options.cancelled->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
-      LIME_ASSIGN_OR_RETURN(const double ms, meter.Measure(kinds[i].reads, kinds[i].bytes, random));
+      LIME_ASSIGN_OR_RETURN(const double ms, meter.Measure(kinds[i].reads, kinds[i].bytes, /*checksums=*/true, random));
       kinds[i].ms.push_back(ms);
       over = SteadyMs() >= end && (round > 0 || i + 1 >= least);
     }

@@ -29,10 +29,10 @@ class BurstMeter {
       : reader_(reader), sizes_(std::move(sizes)), spread_(spread) {}
 
   // Milliseconds of a burst of so many reads of so many bytes, at random offsets of 4 KiB over the whole
-  // of a file, and of a checksum of each, as records of neurons have it. Large files are chosen more often.
-  // REQUIRES: `bytes` is a multiple of 4 KiB
+  // of a file. With `checksums`, one of each read is computed, too, as of records of neurons. Large files are
+  // chosen more often.  REQUIRES: `bytes` is a multiple of 4 KiB
   // InvalidArgument if no file has as many bytes; ResourceExhausted without memory for the reads.
-  absl::StatusOr<double> Measure(int64_t reads, Bytes bytes, Random& random);
+  absl::StatusOr<double> Measure(int64_t reads, Bytes bytes, bool checksums, Random& random);
 
  private:
   BlockReader& reader_;
@@ -54,7 +54,7 @@ struct MeasureBurstsOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// The fit of such bursts, with as many reads in flight as the reader of neurons has, by the medians of
+// The fit of such bursts with checksums, with as many reads in flight as the reader of neurons has, by the medians of
 // several of each kind. nullopt if the files or the memory are too small. NotFound if a file is missing, Cancelled when asked to
 // stop.
 absl::StatusOr<std::optional<BurstCost>> MeasureBursts(const std::vector<std::string>& files, const MeasureBurstsOptions& options);

@@ -37,7 +37,7 @@ struct PrepareOptions {
   // By layer: the copy of its decider that its file of bundles has (common/proven_zeros). Files without it
   // are written again. Layers that are not named get none, and keep the one that they have.
   std::map<int32_t, std::shared_ptr<const RowCopier>> decider_copies = {};
-  ForEach for_each = InTurn;  // shares the rows of which copies are made
+  ForEach for_each = InTurn;  // shares the rows of which copies are made; leaves no call out
   // Called once this call has written a file of bundles into a store that keeps none of an earlier call:
   // then all that it has are in the order of bundle_places. An error ends the call. May be null.
   std::function<absl::Status()> first_bundles = nullptr;

@@ -58,7 +58,8 @@ struct WriteBundlesOptions {
   Bytes buffer_bytes = 64 * kMiB;
   // Called with the number of bytes that were written since its last call. An error ends the write.
   std::function<absl::Status(Bytes)> progress;
-  ForEach for_each = InTurn;  // shares the rows of a decider of which copies are made
+  // Shares the rows of a decider of which copies are made.  REQUIRES: leaves no call out
+  ForEach for_each = InTurn;
 };
 
 // Reads the MLP and writes the file `path`, each neuron at its place. The MLP is read once, but if neurons

@@ -163,7 +163,8 @@ HWY_INLINE __m512i Weights(__m512i words, int i) {
       return _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(_mm_add_epi8(of, _mm_set1_epi32(b))));
     };
     const __m512i low = _mm512_castps_si512(_mm512_cvtepi32_ps(byte(i))), high = _mm512_castps_si512(_mm512_cvtepi32_ps(byte(i + 2)));
-    // A shuffle that the compiler knows becomes one of two vectors: three instructions of some CPUs.
+    // The asm hides the constants: clang makes a shuffle of two vectors of this one, which is three instructions of
+    // some CPUs.
     __m512i upper = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
     __mmask64 lower = 0x3333333333333333;
     asm("" : "+v"(upper), "+Yk"(lower));
@@ -398,8 +399,7 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
     block.template Load<Code::kBits>(col, units, line);
     if constexpr (kTokens <= kInterleavedTokens) {
       // Two units of different groups side by side: the steps of one sum wait for each other. `second_x`: units
-      // from x to that of the second one. Each call prefetches half of the rows of a line: all at once would hold up
-      // the loads.
+      // from x to that of the second one.
       const auto two = [&](int first, const Line& other, int second, int second_x) __attribute__((always_inline)) {
         __m512i words[2][4];
         UnitWords(line, first, words[0]), UnitWords(other, second, words[1]);
@@ -408,6 +408,7 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
           step(words[1], s, x + second_x * kUnitFloats, 1);
         }
       };
+      // Of half of the rows: all at once would hold up the loads.
       const auto prefetch = [&](int64_t at, int half) __attribute__((always_inline)) {
         block.template PrefetchRows<Code::kBits, kBlockRows / 2>(at, half * kBlockRows / 2);
       };
@@ -438,9 +439,10 @@ HWY_NOINLINE void DotBlock(const Matrix& m, const RowBlock& block, const float* 
         continue;
       }
     }
-    block.template PrefetchRows<Code::kBits, kBlockRows>(col, 0);
+    int unit = 0;
     ForEachUnit(
         units, line, [&](const __m512i(&words)[4]) __attribute__((always_inline)) {
+          block.template PrefetchRows<Code::kBits, kBlockRows / 4>(col, kBlockRows / 4 * unit++);
           LIME_UNROLL for (int s = 0; s < U::kSteps; ++s) step(words, s, x, 0);
           x += kUnitFloats;
           if (--units_left == 0) finish(0), units_left = group_units;
