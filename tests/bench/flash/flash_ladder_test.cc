@@ -85,7 +85,7 @@ TEST(FiguresTest, TheEngineIsPredictedByItsBurstsAndItsStream) {
   EXPECT_DOUBLE_EQ(rung.reads, 30);
   EXPECT_DOUBLE_EQ(rung.neurons, 50);
   EXPECT_DOUBLE_EQ(rung.io_ms, 5);
-  EXPECT_DOUBLE_EQ(rung.predicted_ms, (8 * 0.1 + 60 * 0.01 + 2 + (2 + 4) / 2) / 2);
+  EXPECT_DOUBLE_EQ(rung.predicted_ms, (8 * 0.1 + 60 * 0.01 + 2 + (2.0 + 4.0) / 2) / 2);
   EXPECT_DOUBLE_EQ(rung.whole_ms, 15);
 }
 
