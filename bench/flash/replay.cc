@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -138,7 +139,7 @@ class Replayer {
         const EnclosingRange range = Enclosing(bundles.begin() + row * layout_.part_bytes, layout_.part_bytes);
         std::byte* const memory = RowOf(layer, load.row) + part * part_slot_;
         reads_.push_back({.extent = {static_cast<int>(layer), range.offset, range.bytes}, .memory = memory, .check = [this, memory] {
-                            sum_ ^= XXH3_64bits(memory, static_cast<size_t>(layout_.part_bytes));
+                            sum_.fetch_xor(XXH3_64bits(memory, static_cast<size_t>(layout_.part_bytes)), std::memory_order_relaxed);
                             return absl::OkStatus();
                           }});
       }
@@ -195,7 +196,7 @@ class Replayer {
   std::vector<BundleSlot> wanted_;
   ScatteredReads scattered_;
   std::vector<FlashDisk::Read> reads_;
-  uint64_t sum_ = 0;  // of checksums that nobody compares.  Thread: the disk's, one
+  std::atomic<uint64_t> sum_ = 0;  // of checksums that nobody compares.  Thread: any
   RungCounts counts_;
 };
 
