@@ -16,19 +16,25 @@
 namespace lime {
 namespace {
 
-// A table of the file, compared with its checksum in the manifest.
-absl::StatusOr<std::vector<std::byte>> ReadTable(const FileDescriptor& file, const std::string& path, const StoredFile& stored,
-                                                 const BundleTensor& table) {
+// Reads a table of the file, and compares it with its checksum in the manifest.  REQUIRES: `bytes` is as long
+absl::Status ReadTable(const FileDescriptor& file, const std::string& path, const StoredFile& stored, const BundleTensor& table,
+                       std::span<std::byte> bytes) {
   const auto range = std::ranges::find_if(
       stored.ranges, [&](const StoredRange& each) { return each.offset == table.offset && each.bytes == table.bytes; });
   if (range == stored.ranges.end())
     return Invalid(path, ": ", kStoreManifestName, " has no checksum of the ", table.bytes, " bytes at offset ", table.offset,
                    "; remove the file and run `lime prepare` again");
-  std::vector<std::byte> bytes(static_cast<size_t>(table.bytes));
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, table.offset, bytes));
   if (XXH3_64bits(bytes.data(), bytes.size()) != range->xxh3)
     return absl::DataLossError(absl::StrCat(path, ": ", table.bytes, " bytes at offset ", table.offset,
                                             " differ from their checksum; remove the file and run `lime prepare` again"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> ReadTable(const FileDescriptor& file, const std::string& path, const StoredFile& stored,
+                                                 const BundleTensor& table) {
+  std::vector<std::byte> bytes(static_cast<size_t>(table.bytes));
+  LIME_RETURN_IF_ERROR(ReadTable(file, path, stored, table, bytes));
   return bytes;
 }
 
@@ -66,10 +72,16 @@ absl::StatusOr<std::shared_ptr<const LoadedDecider>> LayerBundles::LoadDecider()
   LIME_CHECK(decider_.has_value()) << path_;
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path_));
   auto loaded = std::make_shared<LoadedDecider>();
+  Bytes bytes = 0;
+  for (const BundleTensor& part : decider_->parts) bytes += RoundUp(part.bytes, kStoreAlignment);
+  LIME_ASSIGN_OR_RETURN(loaded->memory, HugeBuffer::Allocate(bytes));
   std::array<std::span<const std::byte>, kDeciderParts> parts;
-  for (size_t part = 0; part < kDeciderParts; ++part) {
-    LIME_ASSIGN_OR_RETURN(loaded->parts[part], ReadTable(file, path_, stored_, decider_->parts[part]));
-    parts[part] = loaded->parts[part];
+  std::byte* to = loaded->memory.data();
+  for (size_t i = 0; i < kDeciderParts; ++i) {
+    const BundleTensor& part = decider_->parts[i];
+    const std::span<std::byte> memory(to, static_cast<size_t>(part.bytes));
+    LIME_RETURN_IF_ERROR(ReadTable(file, path_, stored_, part, memory));
+    parts[i] = memory, to += RoundUp(part.bytes, kStoreAlignment);
   }
   LIME_ASSIGN_OR_RETURN(loaded->view, ParseDecider(decider_->shape, parts, path_));
   return loaded;

@@ -3,7 +3,6 @@
 // Immutable after Open; any thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "daemon/formats/block_store_manifest.h"
 #include "daemon/formats/bundle_file.h"
 #include "daemon/formats/decider_file.h"
+#include "daemon/machine/huge_buffer.h"
 #include "daemon/weights/bundled_mlp.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/bytes.h"
@@ -26,10 +26,10 @@
 
 namespace lime {
 
-// The copy of a decider in memory.
+// The copy of a decider in memory. Every step reads all of it.
 struct LoadedDecider {
-  std::array<std::vector<std::byte>, kDeciderParts> parts;
-  DeciderView view;  // into the parts
+  HugeBuffer memory;  // the parts, each on 4 KiB
+  DeciderView view;   // into it
 };
 
 // The file of one layer.
