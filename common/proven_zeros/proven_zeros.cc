@@ -10,6 +10,7 @@ namespace lime {
 
 InputNorms NormsOf(const DeciderView& copy, std::span<const float> x, std::span<const double> along, std::span<const double> rest) {
   InputNorms norms{.input = NormAbove(x), .along = NormAbove(along)};
+  norms.product = RelativeError(SumOrder::kPortable, copy.cols) * norms.input;
   // Each element of rest has 2 roundings for each direction and one of its first difference. None is
   // of a number above |x| + |mean| + sum of |U| |a|, whose norm is at most the sum of the norms.
   const double rounding = (2 * static_cast<double>(copy.directions) + 8) * kHalfUlp;
@@ -25,8 +26,7 @@ ZBound BoundOf(const DeciderView& copy, SumOrder order, int64_t row, float bias,
     return {.estimate = 0, .slack = std::numeric_limits<double>::infinity()};
   const double copied_sum = code_product * static_cast<double>(of.scale), kept_sum = kept_product * static_cast<double>(of.kept_scale);
   const double kept_rounding = (static_cast<double>(copy.directions) + 8) * kHalfUlp * kept * norms.along;
-  const double sums = RelativeError(order, copy.cols) * weight * norms.input +
-                      RelativeError(SumOrder::kPortable, copy.cols) * copied * norms.input + 2 * kUnderflow;
+  const double sums = RelativeError(order, copy.cols) * weight * norms.input + copied * norms.product + 2 * kUnderflow;
   const double unread = order == SumOrder::kBf16Dot ? static_cast<double>(of.subnormal) * norms.input : 0;
   const double slack = error * norms.rest + kept_error * norms.along + kept_rounding + sums + unread;
   const double mean_product = of.mean_product;

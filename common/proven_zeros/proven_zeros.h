@@ -5,7 +5,7 @@
 //   w.x = q.x + e.mean + e.U a + e.(x' - U a)
 //   z  <= q.x + e.mean + kept.a + bias                                   the estimate
 //       + |e| |x' - U a| + |e.U - kept| |a|                              what the copy does not have
-//       + RelativeError (|w| + |q|) |x| + kUnderflow + ...               roundings: of the layer's sum, of
+//       + RelativeError |w| |x| + |q| product + kUnderflow + ...         roundings: of the layer's sum, of
 //                                                                        q.x, and of all of this
 //       + |subnormal elements of w| |x|                                  which kBf16Dot reads as zero
 //
@@ -42,17 +42,19 @@ struct ZBound {
 
 // Of one input; each is at least the exact number.
 struct InputNorms {
-  double input = 0;  // |x|
-  double along = 0;  // |a|
-  double rest = 0;   // |x' - U a|
+  double input = 0;    // |x|
+  double along = 0;    // |a|
+  double rest = 0;     // |x' - U a|
+  double product = 0;  // codes.x, as it is computed, is off by at most |codes| times this
 };
 
 // `x`: [cols], as the order reads it. `along`: a, any vector of one number for each direction. `rest`:
-// x' - U a in fp64, the products with directions subtracted one after another, in any order.
+// x' - U a in fp64, the products with directions subtracted one after another, in any order. `product` is
+// that of codes.x in fp64, or in fp32 in the lanes of kPortable.
 InputNorms NormsOf(const DeciderView& copy, std::span<const float> x, std::span<const double> along, std::span<const double> rest);
 
 // The bound of a row from two products:
-//   code_product   codes.x: in fp64, or in fp32 in the lanes of kPortable
+//   code_product   codes.x, as norms.product says
 //   kept_product   kept codes.a in fp64, in any order
 // Products of codes, which are integers, lose nothing to underflow; those that overflow prove nothing.
 ZBound BoundOf(const DeciderView& copy, SumOrder order, int64_t row, float bias, const InputNorms& norms, double code_product,

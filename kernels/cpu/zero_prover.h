@@ -2,7 +2,7 @@
 // threshold (common/proven_zeros/proven_zeros.h has the inequality).
 //
 //   x ──► a = U'(x - mean), rest = x - mean - U a, norms     fp64, each direction in any order
-//   codes.x                                                  fp32, in the lanes and folds of portable-f32-1
+//   codes.x                                                  exact, of x rounded to whole numbers times a step
 //   kept codes.a                                             fp64
 //   ──► BoundOf, in fp64
 //
@@ -32,13 +32,19 @@ class ProverWorkspace {
     int64_t max_directions = 0;
   };
 
+  // Of x in whole numbers: a sign and so many bits.
+  static constexpr int kWordBits = 15;
+  static constexpr int kMostWord = (1 << kWordBits) - 1;
+
   explicit ProverWorkspace(const Options& options);
   // Bytes of such a workspace, without creating it.
   static Bytes BytesFor(const Options& options);
   Bytes bytes() const { return BytesFor(options_); }
 
   const Options& options() const { return options_; }
-  float* x(int64_t token) { return x_.data() + token * PaddedCols(options_); }
+  float* x(int64_t token) { return x_.data() + token * options_.max_cols; }
+  int16_t* words(int64_t token) { return words_.data() + token * PaddedCols(options_); }
+  double& step(int64_t token) { return steps_[static_cast<size_t>(token)]; }
   double* rest(int64_t token) { return rest_.data() + token * options_.max_cols; }
   double* along(int64_t token) { return along_.data() + token * options_.max_directions; }
   InputNorms& norms(int64_t token) { return norms_[static_cast<size_t>(token)]; }
@@ -48,7 +54,9 @@ class ProverWorkspace {
   static int64_t PaddedCols(const Options& options) { return RoundUp(options.max_cols, kCodeBlock); }
 
   Options options_;
-  std::vector<float> x_;              // [tokens][padded cols], as the order reads them
+  std::vector<float> x_;              // [tokens][cols], as the order reads them
+  std::vector<int16_t> words_;        // [tokens][padded cols]: x in whole numbers of a step
+  std::vector<double> steps_;         // [tokens]
   std::vector<double> rest_, along_;  // [tokens][cols], [tokens][directions]
   std::vector<InputNorms> norms_;     // [tokens]
   std::vector<uint8_t> unproven_;     // [rows]

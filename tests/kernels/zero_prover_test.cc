@@ -216,6 +216,24 @@ TEST(ZeroProverTest, AnInputAlongTheErrorIsNotProven) {
   }
 }
 
+// A number that is far larger than the others makes the step of whole numbers so large that they become
+// zero. What they add is still above the threshold. The copy has no error, so only what x loses counts.
+TEST(ZeroProverTest, WhatALargeNumberHidesIsNotProvenToBeZero) {
+  constexpr int64_t kCols = 64;
+  Layer layer({.rows = 1, .cols = kCols, .directions = 0, .bits = 8, .dtype = DType::kF32}, 1);
+  for (int64_t k = 0; k < kCols; ++k) layer.weights().Set(k, k == 0 ? 0.0F : 127.0F / 128);
+  layer.bias().Set(0, -1);
+  std::ranges::fill(layer.frame().mean, 0.0F);
+  layer.Copy();
+  ASSERT_EQ(layer.view().of_rows[0].error, 0) << "the copy is not what the test is about";
+  Array x(DType::kF32, kCols);
+  for (int64_t k = 0; k < kCols; ++k) x.Set(k, k == 0 ? 32768.0F : 0.9F);
+  ASSERT_GT(layer.Outputs(x, 1)[0], 0);
+  EXPECT_THAT(layer.Unproven(x, 1), ElementsAre(0));
+  for (int64_t k = 1; k < kCols; ++k) x.Set(k, 0);
+  EXPECT_THAT(layer.Unproven(x, 1), IsEmpty()) << "nothing is hidden";
+}
+
 TEST(ZeroProverTest, NanAndInfinityProveNothingAndZerosDo) {
   for (const DType dtype : kWorkingDTypes) {
     Layer layer({.dtype = dtype}, 3);
