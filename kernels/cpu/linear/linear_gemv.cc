@@ -135,7 +135,7 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
     }
     ahead += ahead_step;
   };
-  constexpr int kUnits = kTokens == 1 && Row::kPacked && kPlanes == 2 ? 2 : 1;
+  constexpr int kUnits = kTokens == 1 && Row::kPacked && Row::kScaleChunks == 1 && kPlanes == 2 ? 2 : 1;
   ForEachChunk<kUnits>(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       LaneVec token[kPlanes];
