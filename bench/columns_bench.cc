@@ -1,6 +1,6 @@
 // The down projection of a sparse MLP from its active columns, against the whole matrix.
 //
-//   columns_bench [--threads=2] [--hidden=4096] [--ffn=16384] [--rounds=7] [--numerics=auto|portable|emulated]
+//   columns_bench [--threads=2] [--hidden=4096] [--ffn=16384] [--rounds=7] [--numerics=auto|portable|bf16-dot|emulated]
 //
 // Active columns are drawn at random for every call. The whole matrix and the columns lie in memory
 // of their own and are larger than a cache. In every round, one call of each follows the other;
@@ -123,7 +123,8 @@ int Main(int argc, char** argv) {
     }
     return true;
   };
-  if (!ReadFlags(argc, argv, "columns_bench [--threads=2] [--hidden=4096] [--ffn=16384] [--rounds=7] [--numerics=auto|portable|emulated]",
+  if (!ReadFlags(argc, argv,
+                 "columns_bench [--threads=2] [--hidden=4096] [--ffn=16384] [--rounds=7] [--numerics=auto|portable|bf16-dot|emulated]",
                  set))
     return 2;
   Bench bench(options);

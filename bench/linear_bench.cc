@@ -1,7 +1,7 @@
 // The linear layers against the limits of this machine: decode and batched decode against its read
 // bandwidth, prefill against the peak of what multiplies it: fp32, or the bf16 dot product.
 //
-//   linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]
+//   linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|bf16-dot|emulated]
 //
 // Each figure is a median over rounds; in every round the limit is measured just before the figure,
 // and the ratio is the median of the rounds' ratios.
@@ -163,7 +163,8 @@ int Main(int argc, char** argv) {
     }
     return true;
   };
-  if (!ReadFlags(argc, argv, "linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]", set))
+  if (!ReadFlags(argc, argv, "linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|bf16-dot|emulated]",
+                 set))
     return 2;
   Bench bench(options);
   std::printf("%s, %s, %d threads, %.2g GiB of weights\n", cpu::InstructionSet(), cpu::NumericsId(options.numerics, true), options.threads,

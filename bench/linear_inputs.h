@@ -29,7 +29,9 @@ inline void FillWithWeights(const HugeMemory& memory) {
 
 // The value of --numerics.
 inline cpu::Numerics NumericsOf(std::string_view value) {
-  return value == "portable" ? cpu::Numerics::kPortable : value == "emulated" ? cpu::Numerics::kEmulatedBf16 : cpu::Numerics::kAuto;
+  if (value == "portable") return cpu::Numerics::kPortable;
+  if (value == "bf16-dot") return cpu::Numerics::kBf16Dot;
+  return value == "emulated" ? cpu::Numerics::kEmulatedBf16 : cpu::Numerics::kAuto;
 }
 
 // Calls `set` with each flag and its value. False if it does not know one; then the usage is printed.

@@ -43,7 +43,7 @@ bool HasPackedLayer(const ModelSpec& spec) {
 Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
   if (numerics == "portable" || spec.working_dtype != DType::kBF16) return Numerics::kPortable;
   if (!HasLayerOf(spec, DType::kBF16) && !HasPackedLayer(spec)) return Numerics::kPortable;
-  return numerics == "emulated-bf16" ? Numerics::kEmulatedBf16 : Numerics::kAuto;
+  return numerics == "emulated-bf16" ? Numerics::kEmulatedBf16 : numerics == "bf16-dot" ? Numerics::kBf16Dot : Numerics::kAuto;
 }
 
 absl::Status CheckSize(const char* what, int64_t size, int64_t expected) {

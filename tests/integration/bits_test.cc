@@ -111,7 +111,7 @@ std::vector<int32_t> RecordedIds() {
 std::optional<std::string> NumericsOf(const std::string& id) {
   if (id == cpu::NumericsId(cpu::Numerics::kPortable)) return "portable";
   for (const bool packed : {false, true}) {
-    if (cpu::HardwareBf16() != nullptr && cpu::Bf16NumericsId(*cpu::HardwareBf16(), packed) == id) return "auto";
+    if (id == cpu::NumericsId(cpu::Numerics::kBf16Dot, packed)) return "bf16-dot";
   }
   return std::nullopt;
 }

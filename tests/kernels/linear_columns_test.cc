@@ -164,7 +164,7 @@ std::vector<std::byte> Sparse(const Weights& weights, const Array& x, int64_t to
 std::vector<Numerics> NumericsHere() {
   std::vector<Numerics> all = {Numerics::kPortable};
   if (EmulatedBf16() != nullptr) all.push_back(Numerics::kEmulatedBf16);
-  if (HardwareBf16() != nullptr) all.push_back(Numerics::kAuto);
+  if (HardwareBf16() != nullptr) all.push_back(Numerics::kBf16Dot);
   return all;
 }
 

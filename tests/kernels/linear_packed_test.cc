@@ -151,7 +151,7 @@ struct Case {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const Numerics numerics : {Numerics::kEmulatedBf16, Numerics::kAuto}) {
+  for (const Numerics numerics : {Numerics::kEmulatedBf16, Numerics::kBf16Dot}) {
     for (const int bits : {3, 4, 6, 8}) {
       for (const int group_size : {32, 64, 128}) cases.push_back({numerics, {bits, group_size}});
     }
@@ -231,8 +231,8 @@ TEST_P(PackedBf16Test, TheEmulationHasTheBitsOfTheInstruction) {
   const Packed w(format(), 50, 640, 5);
   for (const int64_t tokens : {1, 3, 8, 30}) {
     const std::vector<BF16> x = RandomBf16(tokens * 640, 6);
-    EXPECT_TRUE(SameBits(Apply(Numerics::kAuto, w.matrix, x, 2), Apply(Numerics::kEmulatedBf16, w.matrix, x, 2))) << tokens << " tokens";
-    EXPECT_FALSE(SameBits(Apply(Numerics::kAuto, w.matrix, x, 2), Apply(Numerics::kPortable, w.matrix, x, 2))) << tokens << " tokens";
+    EXPECT_TRUE(SameBits(Apply(Numerics::kBf16Dot, w.matrix, x, 2), Apply(Numerics::kEmulatedBf16, w.matrix, x, 2))) << tokens << " tokens";
+    EXPECT_FALSE(SameBits(Apply(Numerics::kBf16Dot, w.matrix, x, 2), Apply(Numerics::kPortable, w.matrix, x, 2))) << tokens << " tokens";
   }
 }
 
@@ -278,7 +278,7 @@ TEST_P(PackedBf16Test, NothingIsReadBeyondTheWeights) {
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Formats, PackedBf16Test, testing::ValuesIn(Cases()), [](const auto& info) {
-  const char* numerics = info.param.numerics == Numerics::kAuto ? "Hardware" : "Emulated";
+  const char* numerics = info.param.numerics == Numerics::kBf16Dot ? "Hardware" : "Emulated";
   const Format& format = info.param.format;
   if (!format.IsAffine()) return absl::StrCat(numerics, format.dtype == DType::kU8 ? "Mxfp4" : "Fp8");
   return absl::StrCat(numerics, "Q", format.bits, "G", format.group_size);
@@ -292,7 +292,9 @@ TEST(PackedNumericsIdTest, PackedLayersHaveAnIdOfTheirOwn) {
     EXPECT_STREQ(NumericsId(Numerics::kEmulatedBf16, true), "emulated-avx512bf16-packed-1");
   }
   LIME_SKIP_WITHOUT(HardwareBf16() != nullptr, "a CPU with AVX512-BF16");
-  EXPECT_EQ(NumericsId(Numerics::kAuto, true), Bf16NumericsId(*HardwareBf16(), true));
+  EXPECT_EQ(NumericsId(Numerics::kBf16Dot, true), Bf16NumericsId(*HardwareBf16(), true));
+  // Where the instruction is no faster, packed weights keep the portable order.
+  EXPECT_STREQ(NumericsId(Numerics::kAuto, true), NumericsId(Numerics::kBf16Dot, ChoosePackedBf16(Numerics::kAuto) != nullptr));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ struct Format {
   // What a number of columns must be a multiple of.
   int64_t Multiple() const { return bits == 0 ? 1 : IsFp8() ? 32 : group_size; }
   std::string Name() const {
-    const std::string order = numerics == Numerics::kAuto ? "" : numerics == Numerics::kPortable ? "_portable" : "_emulated";
+    const std::string order = numerics == Numerics::kPortable ? "_portable" : numerics == Numerics::kEmulatedBf16 ? "_emulated" : "";
     std::string name(DTypeName(dtype));
     if (bits != 0) name = absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype)));
     if (dtype == DType::kU8) name = "mxfp4";
@@ -196,13 +196,13 @@ std::vector<Format> AllFormats() {
   for (Numerics numerics : {Numerics::kPortable, Numerics::kEmulatedBf16}) formats.push_back({.numerics = numerics});
   for (int bits : {3, 4, 6, 8}) {
     for (int group : {32, 64, 128}) {
-      for (Numerics numerics : {Numerics::kAuto, Numerics::kPortable, Numerics::kEmulatedBf16}) {
+      for (Numerics numerics : {Numerics::kBf16Dot, Numerics::kPortable, Numerics::kEmulatedBf16}) {
         formats.push_back({.bits = bits, .group_size = group, .numerics = numerics});
       }
     }
   }
   for (DType scale : {DType::kF16, DType::kF32}) formats.push_back({.bits = 4, .group_size = 64, .scale_dtype = scale});
-  for (Numerics numerics : {Numerics::kAuto, Numerics::kPortable, Numerics::kEmulatedBf16}) {
+  for (Numerics numerics : {Numerics::kBf16Dot, Numerics::kPortable, Numerics::kEmulatedBf16}) {
     formats.push_back({.dtype = DType::kU8, .bits = 4, .group_size = 32, .scale_dtype = DType::kU8, .numerics = numerics});
     const Format fp8{.dtype = DType::kF8E4M3, .bits = 8, .group_size = 128, .numerics = numerics};
     for (int64_t scale_rows : {1, 20, 1000}) {  // as many rows as in no, some and all blocks of the kernels
@@ -440,9 +440,11 @@ TEST_P(SmallFloatTest, EveryFp4CodeIsItsValueTimesEveryPowerOfTwo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Numerics, SmallFloatTest, testing::Values(Numerics::kAuto, Numerics::kPortable, Numerics::kEmulatedBf16),
+INSTANTIATE_TEST_SUITE_P(Numerics, SmallFloatTest, testing::Values(Numerics::kBf16Dot, Numerics::kPortable, Numerics::kEmulatedBf16),
                          [](const auto& info) {
-                           return info.param == Numerics::kAuto ? "Auto" : info.param == Numerics::kPortable ? "Portable" : "Emulated";
+                           return info.param == Numerics::kBf16Dot    ? "Bf16Dot"
+                                  : info.param == Numerics::kPortable ? "Portable"
+                                                                      : "Emulated";
                          });
 
 TEST(LinearTest, TasksOfDifferentFormatsShareOneCall) {

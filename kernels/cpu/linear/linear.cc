@@ -47,23 +47,27 @@ int64_t Lines(int64_t floats) {
   return Ceil(floats, 16) * 16;
 }
 
-// Lane order of bf16 weights for `tokens` tokens of x. A single token's x is small enough in fp32.
-LaneOrder Bf16Order(DType x_dtype, int64_t tokens, const Bf16Kernels* bf16) {
-  if (bf16 != nullptr) return LaneOrder::kPairs;
-  const bool words = x_dtype == DType::kBF16 && tokens > 1 && tokens <= kMaxGemvTokens;
-  return words ? LaneOrder::kWords : LaneOrder::kEvenOdd;
-}
+// The kernels that multiply weights of bf16, and packed ones that are exact in it, by x of bf16; null: the
+// portable ones.
+struct Bf16Choice {
+  const Bf16Kernels* dense = nullptr;
+  const Bf16Kernels* packed = nullptr;
+};
 
-LaneOrder LaneOrderOf(const Matrix& m, LaneOrder bf16) {
-  if (m.dtype == DType::kBF16) return bf16;
+// Lane order of weights for `tokens` tokens of x. A single token's x is small enough in fp32.
+LaneOrder LaneOrderOf(const Matrix& m, DType x_dtype, int64_t tokens, const Bf16Choice& bf16) {
+  if (m.dtype == DType::kBF16) {
+    const bool words = x_dtype == DType::kBF16 && tokens > 1 && tokens <= kMaxGemvTokens;
+    return bf16.dense != nullptr ? LaneOrder::kPairs : words ? LaneOrder::kWords : LaneOrder::kEvenOdd;
+  }
   const bool exact = m.dtype == DType::kU32 ? m.scale_dtype == DType::kBF16 : m.IsPacked();
-  if (bf16 == LaneOrder::kPairs && exact) return m.bits <= 4 ? LaneOrder::kPiecesOf8 : LaneOrder::kPiecesOf4;
+  if (bf16.packed != nullptr && exact) return m.bits <= 4 ? LaneOrder::kPiecesOf8 : LaneOrder::kPiecesOf4;
   return m.IsPacked() && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
 }
 
-LinearKernels KernelsOf(LaneOrder order, const Bf16Kernels* bf16) {
-  if (order == LaneOrder::kPairs) return bf16->linear;
-  if (order == LaneOrder::kPiecesOf4 || order == LaneOrder::kPiecesOf8) return bf16->packed;
+LinearKernels KernelsOf(LaneOrder order, const Bf16Choice& bf16) {
+  if (order == LaneOrder::kPairs) return bf16.dense->linear;
+  if (order == LaneOrder::kPiecesOf4 || order == LaneOrder::kPiecesOf8) return bf16.packed->packed;
   return {.chunk_elements = kChunk,
           .chunk_floats = kChunk,
           .tile_tokens = static_cast<int>(TileTokens()),
@@ -85,8 +89,7 @@ struct Slice {
 // The rows of all tasks with one lane order, cut into slices; each slice belongs to one task.
 class Slices {
  public:
-  // `bf16`: the kernels of bf16 weights, or null.
-  Slices(std::span<const LinearCall> calls, LaneOrder order, DType x_dtype, const Bf16Kernels* bf16)
+  Slices(std::span<const LinearCall> calls, LaneOrder order, DType x_dtype, const Bf16Choice& bf16)
       : calls_(calls), order_(order), x_dtype_(x_dtype), bf16_(bf16) {
     for (const LinearCall& call : calls) {
       for (const LinearTask& task : call.tasks) {
@@ -126,14 +129,14 @@ class Slices {
 
  private:
   bool Has(const LinearCall& call, const LinearTask& task) const {
-    return LaneOrderOf(*task.weight, Bf16Order(x_dtype_, call.tokens, bf16_)) == order_;
+    return LaneOrderOf(*task.weight, x_dtype_, call.tokens, bf16_) == order_;
   }
   int64_t CountOf(const LinearCall& call, const LinearTask& task) const { return Has(call, task) ? Ceil(task.weight->rows, rows_) : 0; }
 
   std::span<const LinearCall> calls_;
   LaneOrder order_;
   DType x_dtype_;
-  const Bf16Kernels* bf16_;
+  Bf16Choice bf16_;
   int64_t total_rows_ = 0;
   int64_t total_bytes_ = 0;
   int64_t rows_ = 1;
@@ -146,7 +149,7 @@ struct LinearWorkspace::Impl {
   int64_t max_tokens = 0;
   int64_t max_cols = 0;
   Bytes bytes = 0;
-  const Bf16Kernels* bf16 = nullptr;
+  Bf16Choice bf16;  // for x of bf16
   float* memory = nullptr;
   float* packed = nullptr;
   int64_t packed_floats = 0;
@@ -202,7 +205,7 @@ LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t ma
   impl_->max_tokens = max_tokens;
   impl_->max_cols = max_cols;
   impl_->bytes = bytes;
-  impl_->bf16 = ChooseBf16(numerics);
+  impl_->bf16 = {.dense = ChooseBf16(numerics), .packed = ChoosePackedBf16(numerics)};
   impl_->memory = static_cast<float*>(std::aligned_alloc(alignment, bytes));
   LIME_CHECK(impl_->memory != nullptr) << "scratch memory of linear layers, " << bytes << " bytes";
 #if defined(__linux__)
@@ -374,7 +377,7 @@ size_t CallsOfRegion(const LinearWorkspace::Impl& ws, const LinearKernels& kerne
 void Linear(ThreadPool& pool, LinearWorkspace& ws, DType x_dtype, std::span<const LinearCall> calls) {
   for (const LinearCall& call : calls)
     CheckTasks(ActivationsOf(call, x_dtype, LaneOrder::kNatural), ws.impl(), pool.num_threads(), call.tasks);
-  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
+  const Bf16Choice bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : Bf16Choice();
   for (const LaneOrder order : kLaneOrders) {
     if (Slices(calls, order, x_dtype, bf16).total_rows() == 0) continue;
     const LinearKernels kernels = KernelsOf(order, bf16);
@@ -434,10 +437,10 @@ void LinearRows(ThreadPool& pool, LinearWorkspace& workspace, StripWorkspace& st
   LIME_CHECK(matrix.dtype == DType::kU32 || !matrix.IsPacked()) << DTypeName(matrix.dtype);
   LIME_CHECK_LE(matrix.cols, std::min(ws.max_cols, memory.options.max_row_cols));
   LIME_CHECK_LE(pool.num_threads(), memory.options.num_threads);
-  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.bf16 : nullptr;
+  const Bf16Choice bf16 = x_dtype == DType::kBF16 ? ws.bf16 : Bf16Choice();
   for (int64_t token = 0; token < tokens; token += kMaxGemvTokens) {
     const int64_t count = std::min<int64_t>(kMaxGemvTokens, tokens - token);
-    const LaneOrder order = LaneOrderOf(matrix, Bf16Order(x_dtype, count, bf16));
+    const LaneOrder order = LaneOrderOf(matrix, x_dtype, count, bf16);
     const LinearKernels kernels = KernelsOf(order, bf16);
     const Activations of_x{.data = static_cast<const std::byte*>(x) + token * matrix.cols * ElementBytes(x_dtype),
                            .dtype = x_dtype,
@@ -467,6 +470,7 @@ const char* NumericsId(Numerics numerics, bool packed) {
   static const std::string ids[] = {HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16()),
                                     HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16(), true)};
   if (ChooseBf16(numerics) == nullptr) return "portable-f32-1";
+  packed = packed && ChoosePackedBf16(numerics) != nullptr;
   if (numerics == Numerics::kEmulatedBf16) return packed ? "emulated-avx512bf16-packed-1" : "emulated-avx512bf16-1";
   return ids[packed ? 1 : 0].c_str();
 }

@@ -10,8 +10,9 @@
 //
 // If the CPU has a bf16 dot product, it multiplies bf16 weights by bf16 activations: numerics_id
 // "x86-avx512bf16-1", another fixed order with the same guarantee. It multiplies q of packed weights
-// with scales of bf16, fp4 and fp8 by bf16 activations in a third order: "x86-avx512bf16-packed-1".
-// All other layers keep the order above. docs/internals/kernels.md explains these orders.
+// with scales of bf16, fp4 and fp8 by bf16 activations in a third order, "x86-avx512bf16-packed-1", if
+// its dot product is faster than the multiply-adds that it replaces. All other layers keep the order above. docs/internals/kernels.md
+// explains these orders.
 #pragma once
 
 #include <cstdint>
@@ -77,9 +78,12 @@ struct LinearCall {
 
 // The fixed order that the linear layers follow.
 enum class Numerics : uint8_t {
-  kAuto,      // the fastest order of this CPU
+  kAuto,      // the fastest orders of this CPU
   kPortable,  // the order that every CPU implements
-  // The order of the bf16 dot product, without the instruction: slow, for tests on CPUs with
+  // The orders of the bf16 dot product wherever the CPU has it, packed weights included; on other CPUs
+  // kPortable.
+  kBf16Dot,
+  // The orders of the bf16 dot product, without the instruction: slow, for tests on CPUs with
   // AVX-512. On other CPUs kPortable.
   kEmulatedBf16,
 };

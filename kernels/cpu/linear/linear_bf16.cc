@@ -69,6 +69,13 @@ const Bf16Kernels* ChooseBf16(Numerics numerics) {
   return numerics == Numerics::kEmulatedBf16 ? EmulatedBf16() : HardwareBf16();
 }
 
+const Bf16Kernels* ChoosePackedBf16(Numerics numerics) {
+#if LIME_BF16_X86
+  if (numerics == Numerics::kAuto && __builtin_cpu_is("intel")) return nullptr;
+#endif
+  return ChooseBf16(numerics);
+}
+
 namespace {
 
 float Flushed(float x) {

@@ -101,7 +101,7 @@ void BeginColumns(StripWorkspace& workspace, const Matrix& matrix, DType x_dtype
   const bool groups = x_dtype == DType::kBF16 && matrix.IsPacked() && matrix.scale_dtype == DType::kBF16;
   ws.matrix = &matrix, ws.x_dtype = x_dtype, ws.tokens = tokens;
   ws.bf16 = pairs ? ChooseBf16(ws.options.numerics) : nullptr;
-  ws.groups = groups ? ChooseBf16(ws.options.numerics) : nullptr;
+  ws.groups = groups ? ChoosePackedBf16(ws.options.numerics) : nullptr;
   ws.tile_rows = ws.bf16 != nullptr || ws.groups != nullptr ? kMaxTileRows : ColumnTileRows();
   ws.fold = 0, ws.held_index = -1, ws.piece_columns = 0;
   std::fill_n(ws.group_x, tokens * kMostGroupColumns, uint16_t{0});
