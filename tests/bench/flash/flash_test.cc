@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "bench/flash/disk.h"
 #include "daemon/stores/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "planner/demand/burst_fit.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/integration/made_copies.h"
 #include "tests/temp_dir.h"
@@ -21,6 +23,7 @@ namespace lime::flash {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 constexpr int64_t kNeurons = 512, kLayers = 2;
 // With a width of 1024, all but the MLPs has 18.8 MB, and all neurons have 4.2 MB.
@@ -160,6 +163,24 @@ TEST_F(FlashTest, BundlesThatShareAPageAreReadToo) {
   EXPECT_EQ(report->predictor_rank, 0);
   EXPECT_NEAR(Of(*report, Rung::kNeurons).neurons, report->shares.active * kLayers * kNeurons, 1e-6);
   EXPECT_DOUBLE_EQ(Of(*report, Rung::kExact).neurons, Of(*report, Rung::kPath).neurons) << "both read active neurons here";
+}
+
+// Beside a rung, there is no time for bursts of more than 16 MiB.
+TEST_F(FlashTest, BurstsBesideARungAreFewAndFitted) {
+  const std::string path = dir_ / "file";
+  std::ofstream(path, std::ios::binary) << std::string(static_cast<size_t>(32 * kMiB), 'x');
+  const auto disk = FlashDisk::Open({path}, 32);
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  const absl::StatusOr<std::vector<BurstPoint>> points = MeasureBursts(**disk, BurstGrid::kBeside, 1);
+  ASSERT_TRUE(points.ok()) << points.status();
+  EXPECT_THAT(*points, SizeIs(16));
+  for (const BurstPoint& point : *points) {
+    EXPECT_GT(point.ms, 0) << point.reads << " reads of " << point.bytes << " bytes";
+    EXPECT_LE(point.reads * point.bytes, 16 * kMiB);
+  }
+  const absl::StatusOr<BurstCost> cost = FitBursts(*points);
+  ASSERT_TRUE(cost.ok()) << cost.status();
+  EXPECT_GT(cost->bytes_per_ms, 0);
 }
 
 TEST_F(FlashTest, TheReportIsATextAndAnObject) {
