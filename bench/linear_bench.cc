@@ -103,7 +103,7 @@ class Bench {
                              " K=" + std::to_string(shape.cols);
     const Matrix layer = Layers(memory_, format, {shape})[0];
     Report(
-        name, "GFLOP/s", 1e-9, [&] { return Bf16Rate(pool_, options_.numerics); },
+        name, "GFLOP/s", 1e-9, [&] { return Bf16Rate(pool_, options_.numerics, layer.IsPacked()); },
         [&] { return 2.0 * tokens * shape.rows * shape.cols / Seconds([&] { Apply(layer, tokens); }); });
   }
 

@@ -17,6 +17,7 @@
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu_backend/cpu_backend.h"
 #include "planner/base/median.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/problem/plan_problem.h"
@@ -84,6 +85,7 @@ class ModelBench {
       : session_(session),
         flags_(flags),
         numerics_(session.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
+        packed_(cpu::HasPackedLayer(session.spec())),
         steps_(session.device()),
         pool_(session.threads()) {}
 
@@ -146,9 +148,9 @@ class ModelBench {
     measured.read_rate.push_back(ReadRate());
     measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
     if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill: each third
-    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
+    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_, packed_));
     measured.prefill.push_back(timed([&] { return Prefill(); }));
-    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
+    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_, packed_));
     if (HasState(session_.plan())) status.Update(Compute(0, 0, flags_.position));  // decoding goes on there
     return status;
   }
@@ -186,6 +188,7 @@ class ModelBench {
   LocalSession& session_;
   const BenchFlags& flags_;
   const cpu::Numerics numerics_;  // of the plan; prefill is compared with their peak
+  const bool packed_;             // the weights
   SingleSteps steps_;
   cpu::ThreadPool pool_;
   std::optional<bench::HugeMemory> memory_;  // read to measure the memory rate of a resident model

@@ -129,8 +129,8 @@ double MultiplyAddRate(cpu::ThreadPool& pool) {
               [](int64_t rounds) { return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(rounds); });
 }
 
-double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics) {
-  const cpu::Bf16Kernels* kernels = cpu::ChooseBf16(numerics);
+double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics, bool packed) {
+  const cpu::Bf16Kernels* kernels = packed ? cpu::ChoosePackedBf16(numerics) : cpu::ChooseBf16(numerics);
   return kernels == nullptr ? MultiplyAddRate(pool) : Rate(pool, cpu::kSpinSteps * cpu::kStepOperations, kernels->spin);
 }
 

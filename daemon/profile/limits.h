@@ -34,8 +34,8 @@ double ReadSeconds(cpu::ThreadPool& pool, const char* memory, int64_t bytes);
 // enough independent accumulators, and no memory access.
 double MultiplyAddRate(cpu::ThreadPool& pool);
 
-// As MultiplyAddRate, for the operation that bf16 weights need with bf16 activations under
-// `numerics`: dot products of pairs, or fp32.
-double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics);
+// As MultiplyAddRate, for the operation that bf16 weights, or packed ones, need with bf16 activations
+// under `numerics`: dot products of pairs, or fp32.
+double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics, bool packed);
 
 }  // namespace lime::bench

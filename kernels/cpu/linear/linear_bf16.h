@@ -52,8 +52,8 @@ const Bf16Kernels* EmulatedBf16();
 // The kernels of `numerics` for weights of bf16; null if it multiplies them in the portable order.
 const Bf16Kernels* ChooseBf16(Numerics numerics);
 // The same for packed weights. kAuto multiplies them by the instruction unless the CPU is Intel's. There, it
-// takes as long as the two multiply-adds that it replaces (docs/results/performance.md), and the scale of a
-// group is one more; weights of bf16 save their conversion.
+// takes at least as long as the two multiply-adds that it replaces (docs/results/performance.md), and the scale
+// of a group is one more.
 const Bf16Kernels* ChoosePackedBf16(Numerics numerics);
 
 // One step as the instruction's definition says: in each of 16 lanes a fused multiply-add of the
