@@ -17,7 +17,6 @@
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu_backend/cpu_backend.h"
 #include "planner/base/median.h"
 #include "planner/plan/plan_rows.h"
 #include "planner/problem/plan_problem.h"
@@ -75,6 +74,12 @@ absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
   return points.front().bytes_per_second;
 }
 
+// Layers with scales have most of the weights of a model that has any.
+bool HasPackedLayer(const ModelSpec& spec) {
+  const auto is_scales = [](const TensorSpec& tensor) { return tensor.part == TensorPart::kScales; };
+  return std::ranges::any_of(spec.blocks, [&](const BlockSpec& block) { return std::ranges::any_of(block.tensors, is_scales); });
+}
+
 // Measures figures and limits in turn, so that both see the same noise. Every step computes the same
 // positions, so the state is steady. If the model streams, the
 // disk reads during the computation and ahead for the next step. Then steps of one kind follow each
@@ -85,7 +90,7 @@ class ModelBench {
       : session_(session),
         flags_(flags),
         numerics_(session.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
-        packed_(cpu::HasPackedLayer(session.spec())),
+        packed_(HasPackedLayer(session.spec())),
         steps_(session.device()),
         pool_(session.threads()) {}
 

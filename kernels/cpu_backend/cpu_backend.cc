@@ -33,6 +33,11 @@ bool HasLayerOf(const ModelSpec& spec, DType dtype) {
   });
 }
 
+// Layers whose weights have scales.
+bool HasPackedLayer(const ModelSpec& spec) {
+  return HasLayerOf(spec, DType::kU32) || HasLayerOf(spec, DType::kU8) || HasLayerOf(spec, DType::kF8E4M3);
+}
+
 // The order for a model. Without a linear layer of bf16 or packed weights and bf16 activations, all
 // orders are the portable one.
 Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
@@ -314,10 +319,6 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, c
   } catch (const std::exception& error) {  // no memory or no thread
     return absl::ResourceExhaustedError(absl::StrCat("the kernels cannot be set up: ", error.what()));
   }
-}
-
-bool HasPackedLayer(const ModelSpec& spec) {
-  return HasLayerOf(spec, DType::kU32) || HasLayerOf(spec, DType::kU8) || HasLayerOf(spec, DType::kF8E4M3);
 }
 
 Bytes CpuActivationBytes(const ModelSpec& spec, const BackendOptions& options) {

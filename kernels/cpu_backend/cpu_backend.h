@@ -17,7 +17,4 @@ Bytes CpuActivationBytes(const ModelSpec& spec, const BackendOptions& options);
 // proofs.
 bool CpuProvesZeros(const ModelSpec& spec, const BackendOptions& options);
 
-// Whether layers of the model have weights with scales.
-bool HasPackedLayer(const ModelSpec& spec);
-
 }  // namespace lime::cpu
