@@ -18,10 +18,10 @@
 namespace lime {
 namespace {
 
-// The orders of reduction that this CPU can follow, "auto" the one in force by itself.
+// The orders of reduction that this CPU can follow.
 std::vector<std::string> AllNumerics() {
-  std::vector<std::string> all = {"auto"};
-  if (cpu::HardwareBf16() != nullptr) all.push_back("portable");
+  std::vector<std::string> all = {"portable"};
+  if (cpu::HardwareBf16() != nullptr) all.push_back("bf16-dot");
   if (cpu::HardwareBf16() == nullptr && cpu::EmulatedBf16() != nullptr) all.push_back("emulated-bf16");
   return all;
 }
