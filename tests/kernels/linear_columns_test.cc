@@ -289,6 +289,7 @@ TEST(LinearColumnsTest, NoSumIsNegativeZero) {
       Linear(pool, ws, x.ptr(), dtype, 1, 2000, {&task, 1});
       const ColumnsOf columns(m);
       std::vector<Strip> active;
+      active.reserve(1050);
       for (int32_t k = 0; k < 1050; ++k) active.push_back({.index = k, .data = columns[k]});
       BeginColumns(strips, m, dtype, 1);
       AddColumns(pool, strips, active, x.ptr(), 2000, -1);
@@ -330,6 +331,7 @@ TEST(LinearColumnsTest, WorkspacesServeOneSumAfterTheOther) {
     Output output(Result::kBias, *weights, DType::kBF16, 2);
     const ColumnsOf columns(m);
     std::vector<Strip> all;
+    all.reserve(static_cast<size_t>(m.cols));
     for (int32_t k = 0; k < m.cols; ++k) all.push_back({.index = k, .data = columns[k]});
     BeginColumns(ws, m, DType::kBF16, 2);
     AddColumns(pool, ws, all, x.ptr(), m.cols, -1);

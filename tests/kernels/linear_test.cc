@@ -380,7 +380,7 @@ class SmallFloatTest : public testing::TestWithParam<Numerics> {
     Bytes x = FromFloats(std::vector<float>(w.cols, 0.0f), DType::kBF16);
     const Bytes one = FromFloats({1.0f}, DType::kBF16);
     std::copy(one.begin(), one.end(), x.begin() + 10);
-    const std::vector<float> y = Apply(w, x, {.numerics = GetParam()});
+    std::vector<float> y = Apply(w, x, {.numerics = GetParam()});
     Bytes many;
     for (int i = 0; i < 9; ++i) many.insert(many.end(), x.begin(), x.end());
     const std::vector<float> all = Apply(w, many, {.tokens = 9, .numerics = GetParam()});
