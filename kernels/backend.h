@@ -51,7 +51,7 @@ struct BackendOptions {
   int64_t predictor_rank = 0;        // of the largest predictor of BindPredictor; 0: allocate no memory for any
   // The pool's memory is allocated as it is written, instead of up front.
   bool grow_kv = false;
-  std::string numerics = "auto";  // "auto", "portable", or for tests "bf16-dot", "emulated-bf16"
+  std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
 };
 
 // The input of a block's units: [rows, hidden] in the working dtype, and the units that each row

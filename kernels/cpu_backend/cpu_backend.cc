@@ -40,6 +40,8 @@ bool HasPackedLayer(const ModelSpec& spec) {
 
 // The order for a model. Without a linear layer of bf16 or packed weights and bf16 activations, all
 // orders are the portable one.
+// Besides the names that users have, tests name the dot product for all layers, "bf16-dot", and its
+// emulation, "emulated-bf16".
 Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
   if (numerics == "portable" || spec.working_dtype != DType::kBF16) return Numerics::kPortable;
   if (!HasLayerOf(spec, DType::kBF16) && !HasPackedLayer(spec)) return Numerics::kPortable;
