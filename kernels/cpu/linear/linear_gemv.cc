@@ -135,6 +135,7 @@ HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
     }
     ahead += ahead_step;
   };
+  // clang does not inline a loop of two units of two chunks: the accumulators would go through memory.
   constexpr int kUnits = kTokens == 1 && Row::kPacked && Row::kScaleChunks == 1 && kPlanes == 2 ? 2 : 1;
   ForEachChunk<kUnits>(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
